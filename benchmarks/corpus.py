@@ -10,7 +10,8 @@ views, tables and functions that its file creates. It is then one of:
     whole             any change of what it reads changes its BuildID
     refused           not compiled, or with an error
 
-Files that run under other settings than ours, or test other statements, are left out.
+Files and queries that run under other settings than ours, and files that test other statements, are
+left out. A schema is a file: ``mydb.t`` is the table ``t`` in ``sources/mydb.sql``.
 """
 
 from __future__ import annotations
@@ -66,12 +67,28 @@ TABLES = {
 """The tables that Spark's tests have from the beginning."""
 
 
+USE = re.compile(r"USE\s+(?:SCHEMA\s+|DATABASE\s+)?`?(\w+)`?$", re.I)
+SETTING = re.compile(
+    r"SET\s+spark\.sql\.(ansi\.enabled|groupByOrdinal|orderByOrdinal|groupByAliases)\s*=\s*(\w+)$",
+    re.I,
+)
+"""Settings that are true here."""
+
+
 @dataclass
 class Epoch:
-    """Definitions of a file that hold at the same time, and the queries over them."""
+    """Definitions of a file that hold at the same time, and the queries over them.
 
-    definitions: dict[str, str] = field(default_factory=dict[str, str])
-    queries: dict[str, str] = field(default_factory=dict[str, str])
+    Attributes
+    ----------
+    definitions
+        Statements, by schema and name.
+    queries
+        Sources, and the schemas in which they run, by name.
+    """
+
+    definitions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    queries: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
 def records(text: str) -> Iterator[tuple[str, str, str]]:
@@ -98,16 +115,19 @@ def n_columns(schema: str) -> int:
     return n
 
 
-def defined(statement: str) -> tuple[str, str] | None:
-    """Return the name and the text, for our compiler, of what a statement creates."""
+def defined(statement: str) -> tuple[tuple[str, ...], str] | None:
+    """Return the name, with its schema if it has one, and the text of what a statement creates."""
     variable = DECLARE.match(statement)
     if variable is not None:
-        return variable[1].lower(), f"DECLARE VARIABLE {variable[1]} {variable[2]}"
+        return (variable[1].lower(),), f"DECLARE VARIABLE {variable[1]} {variable[2]}"
     match = CREATE.match(re.sub(r"\bIDENTIFIER\s*\('(\w+)'\)", r"\1", statement, flags=re.I))
     if match is None:
         return None
-    kind, name, rest = match[1].upper(), match[2], match[3]
-    key = name.strip("`").lower()
+    kind, written, rest = match[1].upper(), match[2], match[3]
+    key = _parts(written)
+    if re.match(r"\s*CREATE\s+(OR\s+REPLACE\s+)?GLOBAL\b", statement, re.I):
+        key = "global_temp", key[-1]
+    name = written if written.startswith("`") else written.split(".")[-1]
     if kind == "FUNCTION":
         return (key, f"CREATE FUNCTION {name}{rest}") if "RETURN" in rest.upper() else None
     if kind == "VIEW":
@@ -122,7 +142,11 @@ def defined(statement: str) -> tuple[str, str] | None:
             for column, kind in re.findall(r"(\w+) ((?:\w|\([^)]*\)| )+)", columns[1:-1])
         )
         return key, f"CREATE VIEW {name} AS SELECT {items}"
-    return key, f"CREATE TABLE {name} {columns} USING parquet LOCATION 'data/{key}'"
+    return key, f"CREATE TABLE {name} {columns} USING parquet LOCATION 'data/{key[-1]}'"
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return (name.strip("`").lower(),) if name.startswith("`") else (*name.lower().split("."),)
 
 
 def _parenthesised(text: str) -> str:
@@ -137,19 +161,26 @@ def _parenthesised(text: str) -> str:
 
 def epochs(path: Path) -> list[Epoch]:
     """Return the definitions and queries of a file; another definition of a name begins anew."""
-    all_of = [Epoch()]
-    for number, (statement, schema, output) in enumerate(records(path.read_text())):
-        dropped, created = DROP.match(statement), defined(statement)
-        if QUERY.match(statement) and schema != "struct<>":
-            all_of[-1].queries[f"q{number}"] = _view(f"q{number}", statement, n_columns(schema))
+    all_of, schema, others = [Epoch()], "default", set[str]()
+    for number, (statement, struct, output) in enumerate(records(path.read_text())):
+        setting, use = SETTING.match(statement), USE.match(statement)
+        if setting is not None:
+            change = others.discard if setting[2].lower() == "true" else others.add
+            change(setting[1].lower())
+        if QUERY.match(statement) and struct != "struct<>" and not others:
+            view = _view(f"q{number}", statement, n_columns(struct))
+            all_of[-1].queries[f"q{number}"] = schema, view
         elif output.startswith("org.apache.spark"):
             continue
-        name = dropped[1].strip("`").lower() if dropped else created[0] if created else ""
+        schema = use[1].lower() if use is not None else schema
+        dropped, created = DROP.match(statement), defined(statement)
+        name = _parts(dropped[1]) if dropped else created[0] if created else ()
+        key = name[-2] if len(name) > 1 else schema, name[-1] if name else ""
         definitions = all_of[-1].definitions
-        if name in definitions:
-            all_of.append(Epoch({n: text for n, text in definitions.items() if n != name}))
+        if name and key in definitions:
+            all_of.append(Epoch({k: text for k, text in definitions.items() if k != key}))
         if created:
-            all_of[-1].definitions[created[0]] = created[1]
+            all_of[-1].definitions[key] = created[1]
     return [e for e in all_of if e.queries]
 
 
@@ -166,13 +197,20 @@ def compiled(epoch: Epoch) -> Project:
         sources = root / "sources"
         sources.mkdir()
         tables = {
-            n: f"CREATE TABLE {n} ({c}) USING parquet LOCATION 'data/{n}'"
+            ("default", n): f"CREATE TABLE {n} ({c}) USING parquet LOCATION 'data/{n}'"
             for n, c in TABLES.items()
         }
-        for n, text in enumerate((tables | epoch.definitions).values()):
-            (sources / f"d{n}.sql").write_text(text + ";\n")
-        for name, text in epoch.queries.items():
-            (sources / f"{name}.sql").write_text(text)
+        schemas = {schema for schema, _ in epoch.definitions} | {
+            s for s, _ in epoch.queries.values()
+        }
+        for n, ((schema, _), text) in enumerate((tables | epoch.definitions).items()):
+            file = sources / (f"{schema}.sql" if len(schemas) > 1 else f"d{n}.sql")
+            with file.open("a") as stream:
+                stream.write(text + ";\n")
+        for name, (schema, text) in epoch.queries.items():
+            file = sources / (f"{schema}.sql" if len(schemas) > 1 else f"{name}.sql")
+            with file.open("a") as stream:
+                stream.write(text.rstrip() + ";\n")
         return load_project(load_settings(root, environ={}))
 
 
@@ -183,8 +221,9 @@ def judged(epoch: Epoch) -> Iterator[tuple[str, str, str]]:
     for name in epoch.queries:
         source = sources.get(name)
         if source is None:
-            file = f"sources/{name}.sql"
-            why = [p.message for p in project.problems if p.location.path == file]
+            schema, _ = epoch.queries[name]
+            files = f"sources/{name}.sql", f"sources/{schema}.sql"
+            why = [p.message for p in project.problems if p.location.path in files]
             yield name, "refused", why[0] if why else "reads a definition that is not compiled"
             continue
         whole = [n for n in source.notes if n.startswith("treated as a whole")]
@@ -211,7 +250,7 @@ def main() -> None:
             for query, kind, why in judged(epoch):
                 counts[kind] += 1
                 if kind in shown:
-                    row = {"file": name, "kind": kind, "why": why, "sql": epoch.queries[query]}
+                    row = {"file": name, "kind": kind, "why": why, "sql": epoch.queries[query][1]}
                     print(json.dumps(row), flush=True)
     total = counts.total() or 1
     print(json.dumps({kind: [n, round(100 * n / total, 2)] for kind, n in counts.items()}))

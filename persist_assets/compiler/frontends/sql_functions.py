@@ -75,11 +75,14 @@ class Code:
         Its tokens, with offsets in the text of the file.
     tree
         A query; for an expression, a query that selects it.
+    is_expression
+        It is an expression.
     """
 
     file: Text
     tokens: Sequence[Token]
     tree: Any
+    is_expression: bool = False
 
     def location(self) -> Location:
         """Return the place of its first token."""
@@ -285,7 +288,7 @@ class _Reader:
             if not is_one or isinstance(tree.expressions[0], exp.Alias):
                 raise self.refused("expected a single expression")
         self.at = end
-        return Code(self.file, tokens, tree)
+        return Code(self.file, tokens, tree, is_expression=not query)
 
     def end_of(self, *words: str) -> int:
         """Return the index of the comma, closing bracket or word that ends an expression."""
@@ -319,10 +322,8 @@ class _Reader:
         if self.at >= len(self.tokens):
             hint = "CREATE FUNCTION f(x INT) RETURNS INT RETURN …"
             raise self.refused(f"`{name}` has no RETURN", hint)
-        if returns is not None and self.tokens[self.at].token_type in _QUERIES:
-            hint = "write a view, and join it"
-            raise self.refused(f"`{name}` reads tables, and cannot be inlined", hint, "function")
-        body = self.code(len(self.tokens), query=returns is None)
+        is_query = returns is None or self.tokens[self.at].token_type in _QUERIES
+        body = self.code(len(self.tokens), query=is_query)
         pairs = tuple((c.name, c.type) for c in columns)
         if returns is None and not pairs:
             pairs = tuple((column, "") for column in columns_of(body.tree))

@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.functions import SPARKS, TIME_WINDOWS, VOLATILE
+from persist_assets.analysis.functions import VOLATILE
 from persist_assets.analysis.syntax import calls_in
+from persist_assets.compiler.frontends.sql_calls import (
+    arguments_of,
+    bind,
+    in_order,
+    obstacle_to,
+    wrong_place,
+    wrong_query,
+    wrong_value,
+)
 from persist_assets.compiler.frontends.sql_functions import (
     Code,
     Misread,
@@ -34,6 +43,7 @@ from persist_assets.compiler.frontends.sql_functions import (
 from persist_assets.compiler.frontends.sql_places import (
     COMPLEX,
     aliases,
+    field_name,
     implicit_names,
     is_repeated,
     is_unit,
@@ -46,6 +56,7 @@ from persist_assets.compiler.frontends.sql_tables import (
     common_tables,
     has_plain_names,
     names_of_tables,
+    stands_alone,
     wrapping,
     wrong_argument,
     wrong_body,
@@ -61,14 +72,14 @@ from persist_assets.compiler.frontends.sql_templates import (
     filled,
     fixed,
     python_call,
+    with_row,
 )
-from persist_assets.compiler.frontends.sql_trees import BRACKETS
 from persist_assets.core.dialect import function_named, plain, quote
 from persist_assets.core.errors import Location, Problem, did_you_mean
 from persist_assets.core.model.queries import InlinedParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from sqlglot.tokenizer_core import Token
 
@@ -299,8 +310,11 @@ def _template(definitions: Definitions, function: SqlFunction) -> Template:
     if shadowed:
         message = f"`{min(shadowed)}` names both a parameter and a parameter of a lambda function"
         raise Refused("function", message, place, "rename one of them")
-    template = Template(tuple(parts), frozenset(inlining.lambdas), inlining.volatile)
-    if function.returns is not None:
+    has_query = inlining.has_query
+    template = Template(
+        tuple(parts), frozenset(inlining.lambdas), inlining.volatile, has_query=has_query
+    )
+    if function.returns is not None and not has_query:
         return template
     return replace(
         template,
@@ -326,7 +340,9 @@ class _Inlining:
     parameters
         The names that mean parameters of table functions.
     reads
-        The tables that table functions read which it calls, by names in lower case.
+        The tables that functions read which it calls, by names in lower case.
+    has_query
+        It is a function that returns a value, and has a query.
     """
 
     def __init__(
@@ -350,7 +366,8 @@ class _Inlining:
             self.index.setdefault(token.start, i)
         nodes = [*code.tree.walk()]
         self.aliases, self.implicit = {*aliases(nodes)}, {*implicit_names(nodes)}
-        if function is None or function.returns is None:
+        self.has_query = self._has_query(nodes)
+        if function is None or function.returns is None or self.has_query:
             tables = called_tables(code.tree, definitions.functions)
             self.aliases |= {name.lower() for f in tables for name, _ in f.columns}
             known = {f.name.lower() for f in tables}
@@ -369,6 +386,24 @@ class _Inlining:
                     pass
         for called, argument in self.constants:
             self.check_constant(called, argument)
+
+    def _has_query(self, nodes: Sequence[Any]) -> bool:
+        tree = self.code.tree
+        if self.function is None or self.function.returns is None:
+            return False
+        if any(isinstance(n, exp.Query) for n in nodes if n is not tree):
+            return True
+        return not self.code.is_expression or bool(self.queried(tree))
+
+    def queried(self, tree: Any) -> set[str]:
+        """Return the functions that return values, have queries, and are called in a tree."""
+        known = self.definitions.functions
+        called = (known[name] for name, _ in calls_in(tree) if name in known)
+        return {f.name.lower() for f in called if self.definitions.template(f).has_query}
+
+    def in_query(self, node: Any) -> bool:
+        """Whether a node is in a query, and not in the expression of a function."""
+        return not self.code.is_expression or node.find_ancestor(exp.Query) is not self.code.tree
 
     # -------------------------------------------------------------------------- rendering
 
@@ -402,10 +437,11 @@ class _Inlining:
             return
         if names[0] == "session" or names[:2] == ["system", "session"]:
             self.explicit(first, names, node)
-        elif self.function is not None and self.function.returns is not None:
+        elif self.function is not None and not self.in_query(node):
             self.parameter(self.function, node, first, names)
         elif self.function is not None and self.is_parameter(self.function, names):
-            self.parameter_in_query(self.function, node, first, names)
+            if not self.has_query:
+                self.parameter_in_query(self.function, node, first, names)
         elif len(names) == 1 and self.is_no_column(names[0]):
             variable = self.definitions.variables.get(names[0])
             if variable is not None:
@@ -437,15 +473,16 @@ class _Inlining:
 
     def parameter(self, function: SqlFunction, node: Any, first: int, names: list[str]) -> None:
         """Replace a parameter in the body of a function."""
-        repeated = is_repeated(node)
         own = names[0] == function.name.lower() and len(names) > 1
         name, n = (names[1], 3) if own else (names[0], 1)
+        if name in function.parameters and self.has_query:
+            return
         if name in function.parameters:
-            if takes_names(node):
+            if takes_names(node) and not field_name(node):
                 hint = "name the fields: named_struct('a', …)"
                 message = f"the result of this call has a field named `{name}`"
                 raise Refused("function", message, self.node_place(node), hint)
-            self.replaced[first] = first + n, lambda: [Slot(name, repeated)]
+            self.put_slot(node, first, first + n, name)
         elif len(names) == 1 and function_named(node):
             return
         elif len(names) == 1 and name in self.definitions.variables:
@@ -474,14 +511,18 @@ class _Inlining:
         if not own and (name in self.aliases | self.implicit or not self.has_plain_names):
             message = f"`{name}` can mean a column here, or the parameter of `{function.name}`"
             raise Refused("function", message, place, f"for the parameter, write {written}")
-        if takes_names(node) or names_column(node, outermost=False):
+        is_field = takes_names(node) and not field_name(node)
+        if is_field or names_column(node, outermost=False):
             message = f"the parameter `{name}` needs a name here"
             raise Refused("function-name", message, place, f"for example: {written} AS {name}")
         location, tokens = self.code.file.location, self.tokens
         start, end = location(tokens[0].start), location(tokens[-1].start)
         self.parameters.append(InlinedParameter(names[0], written, place, start, end))
-        repeated = is_repeated(node)
-        self.replaced[first] = first + n, lambda: [Slot(name, repeated)]
+        self.put_slot(node, first, first + n, name)
+
+    def put_slot(self, node: Any, first: int, end: int, name: str) -> None:
+        slot, field = Slot(name, is_repeated(node)), fixed(field_name(node), self.place(first))
+        self.replaced[first] = end, lambda: [slot, field] if field.text else [slot]
 
     def check_query(self, function: SqlFunction, nodes: Sequence[Any]) -> None:
         """Refuse what the query of a table function cannot have."""
@@ -500,19 +541,18 @@ class _Inlining:
         if function.returns is None:
             self.check_query(function, nodes)
             return
+        wrong = wrong_query(function, is_volatile=self.volatile) if self.has_query else None
+        if wrong:
+            raise Refused("function", wrong[0], self.code.location(), wrong[1])
         for node in nodes:
-            if node is not self.code.tree and isinstance(node, exp.Query):
-                message = f"`{function.name}` reads tables, and cannot be inlined"
-                hint = "write a view, and join it"
-                raise Refused("function", message, self.node_place(node), hint)
-            if isinstance(node, exp.Star | exp.Placeholder | exp.Parameter):
+            is_star = isinstance(node, exp.Star) and not self.in_query(node)
+            if is_star or isinstance(node, exp.Placeholder | exp.Parameter):
                 message = f"`{function.name}` may use its parameters only"
                 raise Refused("function", message, self.code.location())
         for name, node in calls_in(self.code.tree):
-            obstacle = COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
-            if node.find_ancestor(exp.Window) is not None:
-                obstacle = COMPLEX["window"]
-            if obstacle:
+            is_window = node.find_ancestor(exp.Window) is not None
+            obstacle = COMPLEX["window"] if is_window else obstacle_to(name)
+            if obstacle and not self.in_query(node):
                 message = f"`{function.name}` {obstacle}: `{name}`"
                 hint = "functions compute one value from others of the same row"
                 raise Refused("function", message, self.node_place(node), hint)
@@ -533,11 +573,14 @@ class _Inlining:
         place = self.place(at)
         template = self.definitions.template(function)
         self.volatile |= template.volatile
-        spans, end = self.arguments(at, node)
+        spans, end = arguments_of(self.tokens, at, node, place)
         self.check_position(function, node, end, place)
-        if function.returns is None:
-            self.call_table(function, template, node, place)
-        bound = self.bind(function, spans, node, place)
+        is_table = function.returns is None
+        has_row = template.has_query or (is_table and not stands_alone(node))
+        self.take_over(function, template, place)
+        if is_table and not has_row:
+            self.constants += ((function, argument) for argument in node.expressions)
+        bound = bind(function, spans, node, place)
 
         def make() -> list[Part]:
             texts: dict[str, list[Part]] = {}
@@ -551,8 +594,9 @@ class _Inlining:
                 texts[parameter.name.lower()] = inner
             udf = function.udf
             whole = python_call(udf, [*texts], place) if udf else template.parts
-            parts = [*filled(whole, texts)]
-            if function.returns is None and not node.parent.args.get("alias"):
+            with_arguments = with_row(function, whole, texts, place) if has_row else ()
+            parts = [*(with_arguments or filled(whole, texts))]
+            if is_table and not node.parent.args.get("alias"):
                 parts.append(fixed(f" AS {quote(function.name)}", place))
             if sum(len(p.text) for p in parts if isinstance(p, Piece)) > MAX_LENGTH:
                 hint = "compute parts of it in columns of a subquery"
@@ -560,15 +604,14 @@ class _Inlining:
             return parts
 
         self.replaced[at] = end, make
-        for (parameter, span), argument in zip(bound, _in_order(bound, spans, node), strict=True):
-            if span is not None:
+        for (parameter, span), argument in zip(bound, in_order(bound, spans, node), strict=True):
+            if span is not None and has_row:
+                self.check_value(function, parameter, argument, span)
+            elif span is not None:
                 self.check_argument(function, template, parameter, argument, span)
 
-    def call_table(
-        self, function: SqlFunction, template: Template, node: Any, place: Location
-    ) -> None:
-        """Take over what the query of a table function reads and names."""
-        self.constants += ((function, argument) for argument in node.expressions)
+    def take_over(self, function: SqlFunction, template: Template, place: Location) -> None:
+        """Take over what the query of a function reads and names."""
         self.reads |= template.reads
         self.variables |= template.variables
         self.parameters += template.parameters
@@ -588,32 +631,10 @@ class _Inlining:
         if wrong:
             raise Refused("function", wrong[1][0], self.node_place(wrong[0]), wrong[1][1])
 
-    def arguments(self, at: int, node: Any) -> tuple[list[tuple[int, int]], int]:
-        """Return the ranges of tokens of a call's arguments, and the index after the call."""
-        spans: list[tuple[int, int]] = []
-        depth, first, end = 0, at + 2, len(self.tokens)
-        for i in range(at + 1, len(self.tokens)):
-            token = self.tokens[i]
-            depth += BRACKETS.get(token.token_type, 0)
-            if depth == 0:
-                end = i
-                break
-            if depth == 1 and token.text == ",":
-                spans.append((first, i))
-                first = i + 1
-        if end > first or spans:
-            spans.append((first, end))
-        if len(spans) != len(node.expressions):
-            hint = "write casts as CAST(… AS …)"
-            raise Refused(
-                "function", "the arguments of this call are unclear", self.place(at), hint
-            )
-        return spans, end + 1
-
     def check_position(self, function: SqlFunction, node: Any, end: int, place: Location) -> None:
         """Refuse calls where the result would be something else, or have another name."""
         after = self.tokens[end].text.upper() if end < len(self.tokens) else ""
-        if after in ("OVER", "FILTER", "WITHIN") or isinstance(node.parent, exp.Window):
+        if after in ("OVER", "FILTER", "WITHIN"):
             message = f"`{function.name}` does not aggregate, so {after} cannot follow"
             raise Refused("function", message, place)
         is_table = isinstance(node.parent, exp.Table | exp.Lateral)
@@ -622,12 +643,13 @@ class _Inlining:
             hint = "use it in FROM" if function.returns is None else "use it in SELECT or WHERE"
             raise Refused("function", f"`{function.name}` returns {kind}", place, hint)
         wrong = wrong_call(function, node, after) if is_table else None
+        if not is_table and self.definitions.template(function).has_query:
+            wrong = wrong_place(function, node)
         if wrong:
             raise Refused("function", wrong[0], place, wrong[1])
         if any(isinstance(a, exp.Distinct | exp.Star | exp.Ordered) for a in node.expressions):
             raise Refused("function", f"`{function.name}` takes single values only", place)
-        in_query = self.function is None or self.function.returns is None
-        names = in_query and names_column(
+        names = self.in_query(node) and names_column(
             node, outermost=self.function is None, is_named=self.is_named
         )
         if takes_names(node) or names:
@@ -635,40 +657,20 @@ class _Inlining:
             message = f"the result of `{function.name}` needs a name here"
             raise Refused("function-name", message, place, hint)
 
-    def bind(
-        self, function: SqlFunction, spans: Sequence[tuple[int, int]], node: Any, place: Location
-    ) -> list[tuple[Parameter, tuple[int, int] | None]]:
-        """Return the tokens that a call passes for each parameter, None for its default."""
-        bound: dict[str, tuple[int, int]] = {}
-        names = [*function.parameters]
-        hint = function.signature
-        for n, (span, argument) in enumerate(zip(spans, node.expressions, strict=True)):
-            if isinstance(argument, exp.Kwarg):
-                name = argument.this.name.lower()
-                span = span[0] + 2, span[1]
-                if name not in names:
-                    message = f"`{function.name}` has no parameter `{name}`"
-                    raise Refused("argument-count", message, place, hint)
-            elif n >= len(names):
-                break
-            else:
-                name = names[n]
-            if name in bound:
-                message = f"`{function.name}` gets two arguments for `{name}`"
-                raise Refused("argument-count", message, place, hint)
-            bound[name] = span
-        unbound = [p for k, p in function.parameters.items() if k not in bound]
-        missing = [p.name for p in unbound if not (p.default or p.is_optional)]
-        if missing or len(spans) > len(names):
-            takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
-            message = f"`{function.name}` takes {takes}, not {len(spans)}"
-            raise Refused("argument-count", message, place, hint)
-        last = max((names.index(name) for name in bound), default=0)
-        skipped = [name for name in names[:last] if name not in bound]
-        if function.udf is not None and skipped:
-            message = f"`{function.name}` needs `{skipped[0]}` before other arguments"
-            raise Refused("argument-count", message, place, hint)
-        return [(p, bound.get(k)) for k, p in function.parameters.items()]
+    def check_value(
+        self, function: SqlFunction, parameter: Parameter, argument: Any, span: tuple[int, int]
+    ) -> None:
+        """Refuse an argument that cannot be a column of a row."""
+        wrong = wrong_value(function, argument, self.queried(argument))
+        varies = sorted({name for name, _ in calls_in(argument) if self.varies(name)})
+        if varies:
+            message = (
+                f"the query of `{function.name}` uses `{parameter.name}`, and `{varies[0]}` might "
+                "have another value each time"
+            )
+            wrong = message, "compute the argument in a column of a subquery"
+        if wrong:
+            raise Refused("function", wrong[0], self.place(span[0]), wrong[1])
 
     def check_argument(
         self,
@@ -707,14 +709,3 @@ class _Inlining:
         if function is not None:
             return self.definitions.template(function).volatile
         return name in VOLATILE or name == "tablesample"
-
-
-def _in_order(
-    bound: Sequence[tuple[Parameter, tuple[int, int] | None]],
-    spans: Sequence[tuple[int, int]],
-    node: Any,
-) -> Iterator[Any]:
-    """Yield the arguments of a call in the order of the parameters."""
-    by_end = {s[1]: a for s, a in zip(spans, node.expressions, strict=True)}
-    for _, span in bound:
-        yield by_end[span[1]] if span is not None else None

@@ -103,6 +103,12 @@ def _around(node: Any) -> Any:
     return node.parent
 
 
+def field_name(node: Any) -> str:
+    """Return `` AS `x` `` if ``struct`` names a field as a value; otherwise nothing."""
+    is_named = isinstance(node.parent, exp.PropertyEQ) and takes_names(node)
+    return f" AS {quote(node.parts[-1].name)}" if is_named else ""
+
+
 def own_name(node: Any) -> str:
     """Return `` AS `x` `` if a name is a whole column, which it names in Spark; otherwise nothing.
 
@@ -144,4 +150,5 @@ def names_column(node: Any, *, outermost: bool = True, is_named: bool = False) -
 
 def _uses_names(query: Any) -> bool:
     """Whether clauses of a query prefer the names of its columns to those of its tables."""
-    return any(query.args.get(k) for k in ("order", "sort", "cluster", "distribute", "having"))
+    clauses = (query.args.get(k) for k in ("order", "sort", "cluster", "distribute", "having"))
+    return any(clause.find(exp.Column) for clause in clauses if clause)

@@ -13,7 +13,7 @@ from sqlglot import exp
 from persist_assets.analysis.functions import SPARKS
 from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.sql_trees import MANY_COLUMNS, n_columns, tables_read
-from persist_assets.core.dialect import function_named, quote
+from persist_assets.core.dialect import function_named, plain, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -31,7 +31,11 @@ def wrapping(function: SqlFunction) -> tuple[str, str]:
     without a declared type is not bare: ``ORDER BY 1`` is not ``ORDER BY f()``.
     """
     if function.returns is not None:
-        return ("CAST(", f" AS {function.returns})") if function.returns else ("coalesce(", ")")
+        assert function.body is not None
+        begin, end = ("", "") if function.body.is_expression else ("(", ")")
+        if function.returns:
+            return f"CAST({begin}", f"{end} AS {function.returns})"
+        return f"coalesce({begin}", f"{end})"
     names = [quote(name) for name, _ in function.columns]
     typed = (
         f"CAST({name} AS {kind}) AS {name}" if kind else name
@@ -81,7 +85,9 @@ def has_plain_names(tree: Any, functions: Collection[str], names: Collection[str
         The names of tables, and others, in lower case.
     """
     for node in tree.walk():
-        if isinstance(node, exp.Lateral | exp.Pivot | exp.Unnest):
+        if isinstance(node, exp.Pivot | exp.Unnest):
+            return False
+        if isinstance(node, exp.Lateral) and not _is_known(node, functions):
             return False
         if isinstance(node, exp.Values) and node is not tree:
             return False
@@ -93,6 +99,12 @@ def has_plain_names(tree: Any, functions: Collection[str], names: Collection[str
                 continue
             return False  # the fields of a struct
     return all(SPARKS.get(name) not in MANY_COLUMNS for name, _ in calls_in(tree))
+
+
+def _is_known(lateral: Any, functions: Collection[str]) -> bool:
+    """Whether the columns of what follows LATERAL are known."""
+    is_call = not lateral.args.get("view") and plain(lateral.this.name).lower() in functions
+    return is_call or isinstance(lateral.this, exp.Subquery)
 
 
 def names_of_tables(tree: Any) -> frozenset[str]:
@@ -116,23 +128,21 @@ def wrong_call(function: SqlFunction, call: Any, after: str) -> Refusal | None:
         The token behind it, in upper case.
     """
     name = function.name
-    if isinstance(call.parent, exp.Lateral):
-        hint = "write a view that has the rows of all arguments, and join it"
-        return f"LATERAL would call `{name}` for each row", hint
+    if isinstance(call.parent, exp.Lateral) and call.parent.args.get("view"):
+        return f"`{name}` returns a table", f"use LATERAL {name}(…) in FROM"
     if after == "TABLESAMPLE":
         return (
             f"rows of `{name}` cannot be sampled here",
             f"(SELECT * FROM {name}(…)) TABLESAMPLE …",
         )
-    if not _stands_alone(call.parent):
-        hint = f"name its rows: WITH x AS (SELECT * FROM {name}(…)) …, and use x here"
-        return f"`{name}` is called in a subquery that can read columns around it", hint
     return None
 
 
-def _stands_alone(table: Any) -> bool:
-    """Whether no subquery around a table can read columns of the queries around it."""
-    node, above = table, table.parent
+def stands_alone(call: Any) -> bool:
+    """Whether a call in FROM, and its arguments, cannot read columns of queries around it."""
+    node, above = call.parent, call.parent.parent
+    if isinstance(node, exp.Lateral):
+        return False
     while above is not None:
         is_part = isinstance(above, exp.Select | exp.Join)
         is_value = is_part and node.arg_key in ("expressions", "on")

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.frontends.sql_functions import spelled
+from persist_assets.core.dialect import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.compiler.frontends.sql_functions import Parameter, Text
+    from persist_assets.compiler.frontends.sql_functions import Parameter, SqlFunction, Text
     from persist_assets.core.errors import Location
     from persist_assets.core.model.queries import InlinedParameter, PythonUdf
 
@@ -50,6 +51,8 @@ class Template:
         The names of the parameters of its lambda functions, in lower case.
     volatile
         It can have different values, or rows, for the same arguments.
+    has_query
+        It is a value, and has a query.
     reads
         The names without a qualifier of the tables that it reads, in lower case.
     variables, parameters
@@ -59,6 +62,7 @@ class Template:
     parts: tuple[Part, ...]
     lambdas: frozenset[str]
     volatile: bool
+    has_query: bool = False
     reads: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()
     parameters: tuple[InlinedParameter, ...] = ()
@@ -80,6 +84,39 @@ def python_call(udf: PythonUdf, names: Sequence[str], place: Location) -> Iterat
             yield fixed(", ", place)
         yield Slot(name, repeated=False)
     yield fixed(f"){tail} AS {udf.returns})", place)
+
+
+def with_row(
+    function: SqlFunction, parts: Iterable[Part], texts: Mapping[str, list[Part]], place: Location
+) -> list[Part]:
+    """Return the text of a function as a subquery that reads a row with its arguments.
+
+    Names in the function's text mean columns of the row if no table around them has such a column,
+    as in Spark. No table is beside the arguments, so their names mean columns of the query that
+    calls the function.
+
+    Parameters
+    ----------
+    parts
+        The text of the function.
+    texts
+        The text of each argument, by the parameter in lower case.
+    """
+    alias, rows = quote(function.name), quote(f"{function.name} rows")
+    names = {k: quote(p.name) for k, p in function.parameters.items()}
+    body = [*filled(parts, {k: [fixed(f"{alias}.{name}", place)] for k, name in names.items()})]
+    selected, joined = body, list[Part]()
+    if function.returns is None:
+        columns = ", ".join(f"{rows}.{quote(name)}" for name, _ in function.columns)
+        selected = [fixed(columns, place)]
+        joined = [fixed(", LATERAL ", place), *body, fixed(f" AS {rows}", place)]
+    row: list[Part] = []
+    for n, text in enumerate(texts.values(), 1):
+        row += [fixed(", " if row else "", place), *text, fixed(f" AS `argument {n}`", place)]
+    row = row or [fixed("1", place)]
+    listed = f"({', '.join(names.values())})" if names else ""
+    head, tail = fixed(" FROM (SELECT ", place), fixed(f") AS {alias}{listed}", place)
+    return [fixed("(SELECT ", place), *selected, head, *row, tail, *joined, fixed(")", place)]
 
 
 def copied(file: Text, start: int, end: int) -> Piece:

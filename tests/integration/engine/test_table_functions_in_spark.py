@@ -1,4 +1,4 @@
-"""Inlined table functions return the same rows as Spark's own functions."""
+"""Inlined functions with queries return the same rows as Spark's own functions."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ FUNCTIONS = {
     "known": "() RETURNS TABLE (n INT) RETURN SELECT n FROM sold WHERE n >= least_known",
     "inferred": "(x INT) RETURNS TABLE RETURN SELECT n, price * inferred.x AS p FROM sold",
     "up_to": "(x INT) RETURNS TABLE (k INT) RETURN SELECT id FROM range(10) WHERE id < up_to.x",
+    "pair": "(x INT, y STRING) RETURNS TABLE RETURN SELECT struct(x, pair.y) AS p, x + 1 AS q",
+    # Values with a query: parameters are columns of a row, which columns of tables hide.
+    "best": "(n INT) RETURNS DOUBLE RETURN SELECT max(price) FROM sold AS s WHERE s.n = best.n",
+    "hidden": "(n INT) RETURNS BIGINT RETURN (SELECT count(*) FROM sold WHERE sold.n = n)",
+    "first_of": (
+        "(a INT, b STRING DEFAULT 'none') RETURNS STRING "
+        "RETURN coalesce(first_of.b, '') || (SELECT min(label) FROM sold WHERE sold.n <=> a) || a"
+    ),
+    "has": "(x INT) RETURNS BOOLEAN RETURN x IN (SELECT n FROM sold) AND EXISTS (SELECT * FROM sold WHERE n = x)",
+    "lacks": "(x INT) RETURNS BOOLEAN RETURN x NOT IN (SELECT sold.n FROM sold WHERE n > 1)",
+    "known_best": "() RETURN (SELECT max(price) FROM sold WHERE n >= least_known)",
+    "same": "(x DOUBLE) RETURN SELECT x",
+    "outside": "(n INT, m INT) RETURNS DOUBLE RETURN best(m) - n + (SELECT min(price) FROM sold)",
 }
 
 QUERIES = [
@@ -56,6 +69,34 @@ QUERIES = [
     "SELECT i.p FROM inferred(3) AS i",
     "SELECT k FROM up_to(2) UNION ALL SELECT n FROM known()",
     "SELECT * FROM up_to(3) PIVOT (max(k) FOR k IN (1 AS one, 2 AS two))",
+    "SELECT p.x, p.y, q FROM sold, LATERAL pair(n, label)",
+    # For each row.
+    "SELECT s.n, s.price, p.* FROM sold s, LATERAL plus(s.n) p",
+    "SELECT n, k FROM sold LEFT JOIN LATERAL up_to(n) ON k > 0",
+    "SELECT n, k, m FROM sold, LATERAL up_to(n), LATERAL twice(up_to.k)",
+    "SELECT label, x.a FROM sold, LATERAL once(price, label) AS x(a, b) WHERE x.b = 'a'",
+    "SELECT n, (SELECT max(k) FROM up_to(n)) AS k FROM sold",
+    "SELECT n, (SELECT sum(m) FROM plus(2) WHERE m > price) AS m FROM sold",
+    "SELECT n FROM sold WHERE n IN (SELECT n FROM known())",
+    "SELECT n FROM sold s WHERE EXISTS (SELECT 1 FROM plus(s.n) WHERE m > 3)",
+    "SELECT n, c FROM sold, LATERAL (SELECT count(*) AS c FROM up_to(n + 1))",
+    # Values.
+    "SELECT n, best(n) AS b, hidden(n) AS h FROM sold",
+    "SELECT best(2) AS b, known_best() AS k",
+    "SELECT label, first_of(n) AS a, first_of(b => label, a => n) AS b FROM sold",
+    "SELECT first_of(b => NULL, a => '2') AS b",
+    "SELECT n FROM sold WHERE has(n)",
+    "SELECT n, has(n) AS h, lacks(n + 1) AS l FROM sold",
+    "SELECT n FROM sold WHERE NOT lacks(n)",
+    "SELECT label, sum(best(n)) AS b, max(outside(m => n, n => 1)) AS o FROM sold GROUP BY label",
+    "SELECT best(n) AS b, count(*) AS c FROM sold GROUP BY best(n)",
+    "SELECT best(n) AS b, count(*) AS c FROM sold GROUP BY 1 HAVING count(*) > 0",
+    "SELECT n, CASE WHEN n > 1 THEN best(n) ELSE same(price) END AS c FROM sold",
+    "SELECT sum(n) OVER (PARTITION BY best(n) ORDER BY same(price)) AS s FROM sold",
+    "SELECT a.n FROM sold a JOIN sold b ON a.n = b.n AND a.price > known_best()",
+    "SELECT same(n) AS s FROM sold UNION ALL SELECT best(n) AS s FROM (SELECT DISTINCT n FROM sold)",
+    "SELECT outside(price, n) AS o, outside(n, price) AS p FROM sold",
+    "SELECT outside(m, n) AS o FROM (SELECT n AS m, int(price) AS n FROM sold)",
 ]
 
 
@@ -78,7 +119,8 @@ def functions(spark: Any) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.proves("W29")
-def test_inlined_table_functions_return_the_rows_of_sparks_own(functions: Any) -> None:
+@pytest.mark.proves("W31")
+def test_inlined_functions_with_queries_return_the_rows_of_sparks_own(functions: Any) -> None:
     texts = [f"CREATE FUNCTION {name}{text};" for name, text in FUNCTIONS.items()]
     known = define(parse_definitions("\n".join([*texts, DECLARE]), "sources/f.sql"))
     assert not known.problems, known.problems
