@@ -9,6 +9,7 @@ from persist_assets.analysis.algebra import Given
 from persist_assets.analysis.binder import bind
 from persist_assets.analysis.binding import Binding, Face
 from persist_assets.analysis.deltas.printing import Printer
+from persist_assets.analysis.deltas.splitting import split
 from persist_assets.analysis.deltas.staging import Staged, staged
 from persist_assets.analysis.fingerprint import Fold
 from persist_assets.analysis.scope import Around, Unanalysable
@@ -120,4 +121,4 @@ def checked(
     )
     if (before.rows, before.columns) != (after.rows, after.columns):
         raise NoRule("it is printed with another meaning")
-    return query
+    return split(query)

@@ -26,6 +26,7 @@ from persist_assets.analysis.deltas.merging import mergeable_in, unmergeable, wi
 from persist_assets.analysis.deltas.program import change_of
 from persist_assets.analysis.deltas.relations import Relations, equated_columns
 from persist_assets.analysis.deltas.rules import Rules, common_partition
+from persist_assets.analysis.deltas.splitting import joined_rows
 from persist_assets.analysis.deltas.staging import outermost, windows_in
 from persist_assets.analysis.deltas.wording import Words
 from persist_assets.analysis.functions import CLOCK
@@ -49,6 +50,7 @@ _MOST_RUNS = 400
 """With more pairs of a node and a table, rules are applied to the whole query only."""
 _SAME = "the same over the changed rows"
 _JOINED = "the changed rows of each table are joined with the others"
+_NOTHING_ADDED = "rows without a match add nothing to the groups"
 _AGAIN = "the rows with touched values are computed again"
 
 
@@ -189,7 +191,10 @@ class _Explaining:
                 yield _rule(depth, text, _SAME, node.place)
             case Aggregate(rows=rows):
                 yield self._aggregate(node, depth)
-                below = [rows]
+                below, joined = [rows], joined_rows(node)
+                if joined is not None:
+                    yield _rule(depth + 1, "LEFT JOIN", _NOTHING_ADDED, joined.place)
+                    below, depth = [joined], depth + 1
             case Outer(left=left, right=right):
                 yield self._judged(node, depth, text, self._joined(node))
                 below = [left, right]

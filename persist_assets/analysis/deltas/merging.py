@@ -33,6 +33,7 @@ from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.deltas.printing import Printer, grouped_names
 from persist_assets.analysis.deltas.relations import NEW, Relations, equated_columns, union
 from persist_assets.analysis.deltas.rules import Rules
+from persist_assets.analysis.deltas.splitting import joined_rows
 from persist_assets.analysis.deltas.staging import grouped_by_each_set, windows_in
 from persist_assets.analysis.free import Free
 from persist_assets.analysis.functions import INTEGRAL
@@ -197,7 +198,8 @@ def _most_rows(precision: int, scale: int) -> int:
 def mergeable_in(query: Staged) -> list[Aggregate]:
     """Return the outermost aggregates of a query that can be merged.
 
-    If an aggregate can be merged only while no row goes, those below it come first.
+    Those below an aggregate come first if it can be merged only while no row goes, or if they are
+    over LEFT JOINs that are split.
     """
     return _mergeable_below(query, query.block)
 
@@ -223,14 +225,16 @@ def _mergeable_below(query: Staged, thing: object) -> list[Aggregate]:
 
 def _mergeable(query: Staged, node: Aggregate) -> list[Aggregate]:
     """Return an aggregate that can be merged, or aggregates below it from which it follows."""
-    if _is_mergeable(query, node, grows=False):
-        return [node]
-    if not _is_mergeable(query, node, grows=True):
+    is_mergeable = _is_mergeable(query, node, grows=False)
+    if not (is_mergeable or _is_mergeable(query, node, grows=True)):
         return []
     below = _mergeable_below(query, node.rows)
     covered = {id(t) for inner in below for t in walk(inner)}
     tables = [t for t in walk(node.rows) if isinstance(t, Given)]
-    return below if below and all(id(t) in covered for t in tables) else [node]
+    # To merge this one, the rows of all groups below that a change touches are searched. Those over
+    # a LEFT JOIN that is split need no search, and are no more than the rows of its left side.
+    is_better = not is_mergeable or all(map(joined_rows, below))
+    return below if below and is_better and all(id(t) in covered for t in tables) else [node]
 
 
 def _is_mergeable(query: Staged, node: Aggregate, *, grows: bool) -> bool:

@@ -474,6 +474,17 @@ def _refs(
     return sorted(refs, key=lambda r: (r.instance, r.column))
 
 
+def copy_of(query: Staged, node: Aggregate) -> Aggregate:
+    """Return a copy of an aggregate with instances of its own.
+
+    Raises
+    ------
+    NoRule
+        It refers to a query around it, or is too large.
+    """
+    return _Copy(query, query.types).aggregate(node)
+
+
 def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
     """Return an aggregate with grouping sets as the union of one aggregate for each set.
 
@@ -485,7 +496,7 @@ def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
     calls, types = query.calls, query.types
     branches: list[Block] = []
     for grouping_set in node.sets or ():
-        copy = _Copy(query, types).aggregate(node)
+        copy = copy_of(query, node)
         present = sorted(grouping_set)
         own = [c for c in copy.aggregates if not _names_set(c)]
         keys = tuple(copy.keys[k] for k in present)
