@@ -608,6 +608,14 @@ def in_terms_of(calls: Calls, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
     return Rebuild(calls, replace=stand_in)
 
 
+def bare_value(block: Block) -> Expr | None:
+    """Return the expression of ``(SELECT expression)``, without FROM and WHERE, or None."""
+    if block.leaves or block.conjuncts or len(block.columns) != 1:
+        return None
+    value = block.columns[0].expr
+    return None if any(isinstance(e, Window) for e in walk(value)) else value
+
+
 def walk(*things: object) -> Iterator[object]:
     """Yield blocks, nodes and expressions and everything below them, each once."""
     seen: set[int] = set()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.algebra import Block, Call, Out, Sort, Subquery, Window
+from persist_assets.analysis.algebra import Block, Call, Out, Sort, Subquery, Window, bare_value
 from persist_assets.analysis.clock_texts import is_computed_text, special_texts_in
 from persist_assets.analysis.equivalences import (
     COMPARISONS,
@@ -345,6 +345,8 @@ def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
     block = _nested(binding, node, select)
     if len(block.columns) != 1:
         raise Unanalysable("of a scalar subquery of several columns")
+    if (value := bare_value(block)) is not None and not binding.is_volatile(value):
+        return value
     return Subquery("scalar", block, place=binding.mark(node))
 
 

@@ -66,8 +66,11 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
         if output is not None:
             return output
     source: From | None = select.source
+    around = source.outer
     while source is not None:
         matches = _lookup(lower, source)
+        if matches and source is not select.source and source is not around:
+            return _too_far(binding, node, names)
         if len({id(entry.expr) for entry, _ in matches}) > 1:
             message = f"`{'.'.join(names)}` is ambiguous: several columns match"
             hint = "qualify it with the name or alias of one table"
@@ -219,6 +222,13 @@ def _unit_first(node: exp.Column) -> str | None:
 
 _UNITS_OF_DATES = frozenset(("YEAR", "QUARTER", "MONTH", "WEEK"))
 _UNITS = _UNITS_OF_DATES | {"DAY", "HOUR", "MINUTE", "SECOND"}
+
+
+def _too_far(binding: Binding, node: exp.Column, names: list[str]) -> Expr:
+    message = f"`{'.'.join(names)}` is a column of a query two or more levels further out"
+    hint = "Spark looks only one level further out: select the column there, or join its table here"
+    binding.problems.append(Problem("unknown-column", message, binding.place(node), hint))
+    return binding.calls.call("missing", (), (names[-1],))
 
 
 def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:

@@ -11,6 +11,7 @@ from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.sql_functions import Parameter, Refused, SqlFunction
 from persist_assets.compiler.frontends.sql_places import COMPLEX
 from persist_assets.compiler.frontends.sql_trees import BRACKETS, n_columns
+from persist_assets.core.dialect import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,7 +143,7 @@ def wrong_place(function: SqlFunction, call: Any) -> Refusal | None:
             return f"{subject}, and Spark has none in VALUES", "use SELECT … UNION ALL SELECT …"
         if kind in ("generator", "table"):
             return f"{subject}, and Spark has none in the arguments of `{called}`", hint
-        aggregate |= kind == "aggregate"
+        aggregate |= kind == "aggregate" or isinstance(above, exp.Filter)
         below, above = above, above.parent
     if not any(a.find(exp.Column) for a in call.expressions):
         return None  # the query has the same value for all rows
@@ -150,8 +151,7 @@ def wrong_place(function: SqlFunction, call: Any) -> Refusal | None:
     if clause not in ("expressions", "where", "group", "having"):
         place = _CLAUSES.get(clause or "", "here")
         return f"{subject} that depends on the row, and Spark has none {place}", hint
-    group = above.args.get("group") if above is not None else None
-    if clause == "expressions" and not aggregate and _is_ungrouped(call, group):
+    if clause == "expressions" and not aggregate and _is_ungrouped(function, below, above):
         hint = f"add {name}(…) to GROUP BY, or write first({name}(…))"
         return f"{subject} that depends on the row, but the rows here are groups", hint
     return None
@@ -161,12 +161,20 @@ _CLAUSES = {"joins": "in ON", "order": "in ORDER BY", "laterals": "in LATERAL VI
 """By the part of a SELECT, the clause that a user knows it by."""
 
 
-def _is_ungrouped(call: Any, group: Any) -> bool:
-    """Whether a GROUP BY has other keys than a call."""
-    if group is None or any(group.args.get(k) for k in ("all", "totals")):
+def _is_ungrouped(function: SqlFunction, item: Any, select: Any) -> bool:
+    """Whether a SELECT has groups by other keys than an item that calls a function."""
+    group = select.args.get("group")
+    if group is None or group.args.get("all"):
         return False
-    keys = group.expressions
-    return not any(key == call or isinstance(key, exp.Literal) for key in keys)
+    keys = [*group.find_all(exp.Literal, exp.Column, exp.Anonymous)]
+    called = {plain(k.name).lower() for k in keys if isinstance(k, exp.Anonymous)}
+    named = {plain(k.name).lower() for k in keys if isinstance(k, exp.Column)}
+    numbers = {k.name for k in keys if isinstance(k, exp.Literal)}
+    return (
+        function.name.lower() not in called
+        and (not item.alias or item.alias.lower() not in named)
+        and str(item.index + 1) not in numbers
+    )
 
 
 def wrong_value(function: SqlFunction, argument: Any, queried: set[str]) -> Refusal | None:

@@ -102,21 +102,34 @@ def with_row(
     texts
         The text of each argument, by the parameter in lower case.
     """
-    alias, rows = quote(function.name), quote(f"{function.name} rows")
+    returns_table = function.returns is None
+    # A text that reads `f`.`x` must not read the field `x` of a column `f`.
+    alias = quote(f"{function.name} row" if returns_table else function.name)
     names = {k: quote(p.name) for k, p in function.parameters.items()}
     body = [*filled(parts, {k: [fixed(f"{alias}.{name}", place)] for k, name in names.items()})]
     selected, joined = body, list[Part]()
-    if function.returns is None:
+    if returns_table:
+        rows = quote(f"{function.name} rows")
         columns = ", ".join(f"{rows}.{quote(name)}" for name, _ in function.columns)
         selected = [fixed(columns, place)]
         joined = [fixed(", LATERAL ", place), *body, fixed(f" AS {rows}", place)]
     row: list[Part] = []
+    unused = _unused_name(texts.values())
     for n, text in enumerate(texts.values(), 1):
-        row += [fixed(", " if row else "", place), *text, fixed(f" AS `argument {n}`", place)]
+        row += [fixed(", " if row else "", place), *text, fixed(f" AS `{unused} {n}`", place)]
     row = row or [fixed("1", place)]
     listed = f"({', '.join(names.values())})" if names else ""
     head, tail = fixed(" FROM (SELECT ", place), fixed(f") AS {alias}{listed}", place)
     return [fixed("(SELECT ", place), *selected, head, *row, tail, *joined, fixed(")", place)]
+
+
+def _unused_name(texts: Iterable[Iterable[Part]]) -> str:
+    """Return the beginning of names that are not in any text, as later texts could read them."""
+    every = "".join(p.text for text in texts for p in text if isinstance(p, Piece)).lower()
+    name = "argument"
+    while f"{name} " in every:
+        name += "_"
+    return name
 
 
 def copied(file: Text, start: int, end: int) -> Piece:

@@ -12,7 +12,7 @@ from persist_assets.compiler.frontends.sql_inlining import define
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROWS = "(1, 10.5D, DATE '2024-01-01', 'a'), (2, 20.25D, DATE '2024-02-01', 'b'), (NULL, -1D, NULL, NULL), (2, 0D, DATE '2024-02-01', '7')"  # fmt: skip
+ROWS = "(1, 10.5D, DATE '2024-01-01', 'a', 8), (2, 20.25D, DATE '2024-02-01', 'b', 9), (NULL, -1D, NULL, NULL, 7), (2, 0D, DATE '2024-02-01', '7', 7)"  # fmt: skip
 DECLARE = "DECLARE OR REPLACE VARIABLE least_known INT DEFAULT '2'"
 
 FUNCTIONS = {
@@ -47,6 +47,8 @@ FUNCTIONS = {
     "lacks": "(x INT) RETURNS BOOLEAN RETURN x NOT IN (SELECT sold.n FROM sold WHERE n > 1)",
     "known_best": "() RETURN (SELECT max(price) FROM sold WHERE n >= least_known)",
     "same": "(x DOUBLE) RETURN SELECT x",
+    "st": "(x INT) RETURNS TABLE (n INT, w INT) RETURN SELECT n, x FROM sold",
+    "sum_up": "(x INT, y INT) RETURNS INT RETURN SELECT max(id) FROM range(9) WHERE id <= x + y",
     "outside": "(n INT, m INT) RETURNS DOUBLE RETURN best(m) - n + (SELECT min(price) FROM sold)",
 }
 
@@ -95,6 +97,11 @@ QUERIES = [
     "SELECT sum(n) OVER (PARTITION BY best(n) ORDER BY same(price)) AS s FROM sold",
     "SELECT a.n FROM sold a JOIN sold b ON a.n = b.n AND a.price > known_best()",
     "SELECT same(n) AS s FROM sold UNION ALL SELECT best(n) AS s FROM (SELECT DISTINCT n FROM sold)",
+    "SELECT s.n, z.w FROM sold s, LATERAL st(s.n) z",
+    "SELECT sum_up(2, `argument 1`) AS s FROM (SELECT -1 AS `argument 1`)",
+    "SELECT best(n) AS b, sum(price) AS p FROM sold GROUP BY b",
+    "SELECT best(n) AS b, sum(price) AS p FROM sold s GROUP BY ROLLUP (best(s.n))",
+    "SELECT n, count(*) FILTER (WHERE best(n) > 11) AS c FROM sold GROUP BY n",
     "SELECT outside(price, n) AS o, outside(n, price) AS p FROM sold",
     "SELECT outside(m, n) AS o FROM (SELECT n AS m, int(price) AS n FROM sold)",
 ]
@@ -106,7 +113,7 @@ def functions(spark: Any) -> Iterator[Any]:
     spark.sql(DECLARE)
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW sold AS "
-        f"SELECT * FROM VALUES {ROWS} AS t(n, price, day, label)"
+        f"SELECT n, price, day, label, named_struct('x', x) AS st FROM VALUES {ROWS} AS t(n, price, day, label, x)"
     )
     for name, text in FUNCTIONS.items():
         spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {name}{text}")

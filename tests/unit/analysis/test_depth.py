@@ -66,7 +66,7 @@ DEEP = {
     "subqueries": "SELECT a FROM " + "(SELECT a FROM " * half + "t" + " ORDER BY a LIMIT 3)" * half,
     "exists": "SELECT a FROM t t0 WHERE "
     + " ".join(
-        f"EXISTS (SELECT 1 FROM t t{i} WHERE t{i}.a = t0.a AND " for i in range(1, third + 1)
+        f"EXISTS (SELECT 1 FROM t t{i} WHERE t{i}.a = t{i - 1}.a AND " for i in range(1, third + 1)
     )
     + "1=1"
     + ")" * third,

@@ -102,7 +102,7 @@ DIFFERENT: list[Rule] = [
     ("a key of grouping sets that is a constant, or the constant", *KEYS_BY_MEANING),
     ("order of a branch of a union that is a union", binder._union_branches, " or block.order", ""),
     ("a key of a ROLLUP or a function of one", Fold._aggregate, '[digest("key", k) for k in key_digests]', "[*key_digests]"),
-    ("an inner column hides an outer one", names.resolve_column, "_lookup(lower, source)\n        if len", "_lookup(lower, source.outer or source) or _lookup(lower, source)\n        if len"),
+    ("an inner column hides an outer one", names.resolve_column, "_lookup(lower, source)\n        if matches", "_lookup(lower, source.outer or source) or _lookup(lower, source)\n        if matches"),
     ("order in grouping_id", Scope._expr, "elif op in COMMUTATIVE", 'elif op in COMMUTATIVE or op == "grouping_id"'),
     ("key of a FULL JOIN USING", *LEFT_KEY),
     ("key of a chained USING", *LEFT_KEY),

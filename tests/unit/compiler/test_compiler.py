@@ -205,6 +205,12 @@ def test_columns_and_types_are_inferred_where_they_are_certain(
             "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS y WHERE y.z = 1)",
             "f0.sql:2:75: error: `z` is not a column of `y` [unknown-column]",
         ),
+        (
+            "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS y WHERE EXISTS"
+            " (SELECT 1 FROM t AS z WHERE z.a = t.a))",
+            "f0.sql:2:116: error: `t.a` is a column of a query two or more levels further out"
+            " [unknown-column]",
+        ),
         ("SELECT max(a) FROM t", "f0.sql:2:25: error: column 1 of `v` has no name [column-name]"),
         (
             "SELECT a, b AS A FROM t",

@@ -52,9 +52,9 @@ def view(query: str) -> str:
         (
             "SELECT t.n, o.rate FROM t, LATERAL of(t.k) o",
             "SELECT t.n, o.rate FROM t, LATERAL (SELECT `of rows`.`rate` FROM"
-            " (SELECT CAST(t.k AS int) AS `argument 1`) AS `of`(`k`), LATERAL"
+            " (SELECT CAST(t.k AS int) AS `argument 1`) AS `of row`(`k`), LATERAL"
             " (SELECT CAST(`rate` AS double) AS `rate` FROM (SELECT r.rate FROM rates r WHERE"
-            " r.k = `of`.`k`) AS `of`(`rate`)) AS `of rows`) o",
+            " r.k = `of row`.`k`) AS `of`(`rate`)) AS `of rows`) o",
         ),
     ],
 )
@@ -98,6 +98,8 @@ CALLS = [
     ("SELECT n, o.rate FROM t, LATERAL of(int(9 * rand())) o", "37: error: the query of `of` use"),
     ("SELECT n FROM t LATERAL VIEW of(n) x AS r", "30: error: `of` returns a table [function]"),
     ("SELECT rate(1), n FROM t ORDER BY n", "8: error: the result of `rate` needs a name here"),
+    ("SELECT s.n, (SELECT max(rate(s.n)) FROM rates r WHERE r.k = s.k) AS m FROM t s", "30: error: `s."),
+    ("SELECT s.n, l.r FROM t s, LATERAL (SELECT rate(s.n) AS r) l", "48: error: `s.n` is a column of "),
     ("WITH rates AS (SELECT 1 AS k) SELECT rate(k) AS r FROM rates", "38: error: `rate` reads `r"),
 ]  # fmt: skip
 
@@ -118,6 +120,10 @@ def test_calls_that_spark_cannot_evaluate_are_rejected(
         ("SELECT rate(n) AS r, count(*) AS c FROM t GROUP BY rate(n)", True),
         ("SELECT rate(n) AS r, count(*) AS c FROM t GROUP BY 1", True),
         ("SELECT rate(n) AS r, count(*) AS c FROM t GROUP BY ALL", True),
+        ("SELECT rate(n) AS r, count(*) AS c FROM t GROUP BY n, R", True),
+        ("SELECT Rate(n) AS r, count(*) AS c FROM t GROUP BY ROLLUP (rate(t.N))", True),
+        ("SELECT n, count(*) FILTER (WHERE rate(n) > 1) AS c FROM t GROUP BY n", True),
+        ("SELECT n, rate(n) AS r, count(*) AS c FROM t GROUP BY 1", False),
         ("SELECT n, first(rate(k)) AS r FROM t GROUP BY n", True),
         ("SELECT n FROM t GROUP BY n HAVING rate(n) > 1", True),
         ("SELECT n, rate(1) AS r FROM t GROUP BY n", True),
@@ -144,12 +150,13 @@ def test_values_of_a_row_may_be_keys_and_arguments_of_aggregates(
         ("(SELECT f(max(n)) FROM t)", "`f` calls itself: f → f"),
         ("(SELECT n FROM t WHERE absent = 1)", "`absent` is not a column"),
         ("SELECT n FROM absent", "unknown source `absent`"),
+        ("SELECT max(rate(x)) FROM t", "`x` is a column of a query two or more levels further out"),
     ],
 )
 def test_invalid_queries_of_functions_are_errors_at_their_location(
     tmp_path: Path, body: str, message: str
 ) -> None:
-    text = f"\nCREATE FUNCTION f(x INT) RETURN {body};"
+    text = FUNCTIONS + f"\nCREATE FUNCTION f(x INT) RETURN {body};"
     problems = loaded(tmp_path, f=text, q=view("SELECT f(n) AS f FROM t")).project.errors
     assert [p.location.path for p in problems if message in p.message] == ["sources/f.sql"]
 
