@@ -159,7 +159,7 @@ class DeltaWriter(Writer):
             return f"({self.condition(names, depth)} OR {self.condition(names, depth)})"
         if chance < 0.58:
             return f"NOT ({self.condition(names, depth)})"
-        if depth == 0:
+        if depth <= 0:
             return f"{column} IN (1, {self.one_of('2', '3', 'NULL')})"
         if chance < 0.84:
             text, _ = self.correlated(names, depth)
@@ -177,7 +177,8 @@ class DeltaWriter(Writer):
         table, alias = self.one_of(*TABLES), self.alias("s")
         text = f"FROM {table} {alias} WHERE {self.equality(names, alias, TABLES[table])}"
         if self.draw.random() < 0.4:
-            scope = names if self.draw.random() < 0.3 else {}
+            # Spark looks only one level further out.
+            scope = names if self.draw.random() < 0.3 and depth <= 1 else {}
             text += f" AND {self.condition({**scope, alias: TABLES[table]}, depth - 1)}"
         if depth > 0 and self.draw.random() < 0.2:
             value = self.scalar({alias: TABLES[table]})
@@ -186,8 +187,18 @@ class DeltaWriter(Writer):
 
     def scalar(self, names: Names) -> str:
         """Return a correlated scalar subquery."""
+        if self.draw.random() < 0.15:
+            return self.called(names)
         text, column = self.correlated({n: c for n, c in names.items()}, 0)
         return f"(SELECT {self.one_of('max', 'count', 'sum')}({column}) {text})"
+
+    def called(self, names: Names) -> str:
+        """Return a call of a function with a query, as it is inlined."""
+        alias = self.alias("f")
+        text, column = self.correlated({alias: ("k",)}, 0)
+        value = f"(SELECT {self.one_of('max', 'count', 'sum')}({column}) {text})"
+        row = f"(SELECT {self.column(names)} AS c0) AS {alias}(k)"
+        return f"(SELECT coalesce({value}, {alias}.k) FROM {row})"
 
     # ---------------------------------------------------------------------------------- expressions
 

@@ -163,6 +163,10 @@ class Data:
         ]
 
 
+_DEFECTS = "[INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND]", "[PLAN_VALIDATION_FAILED_RULE_IN_BATCH]"
+"""What Spark reports if a rule of its optimizer has a defect."""
+
+
 def methods(builder: Builder, label: str, refused: set[str] | None = None) -> dict[str, str]:
     """Build all sources, compare each with a computation from scratch, and return their methods.
 
@@ -179,16 +183,15 @@ def methods(builder: Builder, label: str, refused: set[str] | None = None) -> di
         try:
             with builder.work(source) as work:
                 builder.publish(work)
+            by_method[source.name] = method_of(work)
+            check(builder, source, f"{label}: {by_method[source.name]}")
         except BuildError as error:
             # Where a delta fails, the query itself is computed; so such an error is Spark's.
-            is_defect = "[INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND]" in error.message
+            is_defect = any(code in error.message for code in _DEFECTS)
             was_built = builder.ledger.manifests.fetch("dev").get(source.build_id)
             if refused is None or (was_built and not is_defect):
                 raise
             refused.add(source.name)
-            continue
-        by_method[source.name] = method_of(work)
-        check(builder, source, f"{label}: {by_method[source.name]}")
     builder.close()
     return by_method
 
