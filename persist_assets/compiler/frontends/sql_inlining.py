@@ -594,8 +594,8 @@ class _Inlining:
                 texts[parameter.name.lower()] = inner
             udf = function.udf
             whole = python_call(udf, [*texts], place) if udf else template.parts
-            with_arguments = with_row(function, whole, texts, place) if has_row else ()
-            parts = [*(with_arguments or filled(whole, texts))]
+            fill = with_row(function, whole, texts, place) if has_row else filled(whole, texts)
+            parts = [*fill]
             if is_table and not node.parent.args.get("alias"):
                 parts.append(fixed(f" AS {quote(function.name)}", place))
             if sum(len(p.text) for p in parts if isinstance(p, Piece)) > MAX_LENGTH:
