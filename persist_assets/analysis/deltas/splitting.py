@@ -155,9 +155,55 @@ def _rows(
         leaves += join.right.leaves
         conjuncts += (*join.right.conjuncts, *join.on)
     exprs = within.exprs((*keys, *values))
-    return Block(
+    block = Block(
         leaves,
         (*conjuncts, *within.exprs(rows.conjuncts)),
         tuple(Out("", "", e, query.types.of(e)) for e in exprs),
         place=join.place,
     )
+    return _with_fewer_joins(query, block, matched=matched)
+
+
+def _with_fewer_joins(query: Staged, block: Block, *, matched: bool) -> Block:
+    """Return a Block in which some LEFT JOINs are inner ones, or their left sides.
+
+    A join is an inner one if a condition rejects NULLs of its right side. How often a row without a
+    match comes does not matter, so it needs no right side that is not read.
+    """
+    for n, (instance, node) in enumerate(block.leaves):
+        if not isinstance(node, Outer) or node.kind != "left":
+            continue
+        right = {(instance, k) for k in range(len(node.left.columns), _width(node))}
+        is_inner = any(_rejects(c, right) for c in block.conjuncts)
+        read = {
+            r for e in (*block.conjuncts, *(o.expr for o in block.columns)) for r in _columns_of(e)
+        }
+        if not is_inner and (matched or not read.isdisjoint(right)):
+            continue
+        sides = [node.left, node.right] if is_inner else [node.left]
+        columns = [o.expr for o in (*node.left.columns, *node.right.columns)]
+        within = in_terms_of(query.calls, {instance: columns})
+        inside = [leaf for side in sides for leaf in side.leaves]
+        conditions = [c for side in sides for c in side.conjuncts]
+        dissolved = Block(
+            (*block.leaves[:n], *inside, *block.leaves[n + 1 :]),
+            (*conditions, *(node.on if is_inner else ()), *within.exprs(block.conjuncts)),
+            tuple(o.of(within.expr(o.expr)) for o in block.columns),
+            place=block.place,
+        )
+        return _with_fewer_joins(query, dissolved, matched=matched)
+    return block
+
+
+def _width(node: Outer) -> int:
+    return len(node.left.columns) + len(node.right.columns)
+
+
+def _rejects(condition: Expr, columns: Collection[tuple[int, int]]) -> bool:
+    """Whether a condition is not true if some columns are NULL."""
+    match condition:
+        case Call("=" | "<>" | "<" | "<=", (one, other)):
+            sides = (one, other)
+            return any(isinstance(e, Ref) and (e.instance, e.column) in columns for e in sides)
+        case _:
+            return False

