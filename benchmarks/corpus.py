@@ -203,12 +203,10 @@ def compiled(epoch: Epoch) -> Project:
         schemas = {schema for schema, _ in epoch.definitions} | {
             s for s, _ in epoch.queries.values()
         }
-        for n, ((schema, _), text) in enumerate((tables | epoch.definitions).items()):
-            file = sources / (f"{schema}.sql" if len(schemas) > 1 else f"d{n}.sql")
-            with file.open("a") as stream:
-                stream.write(text + ";\n")
-        for name, (schema, text) in epoch.queries.items():
-            file = sources / (f"{schema}.sql" if len(schemas) > 1 else f"{name}.sql")
+        definitions = (tables | epoch.definitions).items()
+        every = {f"d{n}": (schema, text) for n, ((schema, _), text) in enumerate(definitions)}
+        for name, (schema, text) in (every | epoch.queries).items():
+            file = sources / f"{schema if len(schemas) > 1 else name}.sql"
             with file.open("a") as stream:
                 stream.write(text.rstrip() + ";\n")
         return load_project(load_settings(root, environ={}))

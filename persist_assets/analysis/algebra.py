@@ -608,6 +608,11 @@ def in_terms_of(calls: Calls, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
     return Rebuild(calls, replace=stand_in)
 
 
+def columns_of(expr: Expr) -> set[tuple[int, int]]:
+    """Return the instances and numbers of the columns that an expression reads."""
+    return {(e.instance, e.column) for e in walk(expr) if isinstance(e, Ref)}
+
+
 def bare_value(block: Block) -> Expr | None:
     """Return the expression of ``(SELECT expression)``, without FROM and WHERE, or None."""
     if block.leaves or block.conjuncts or len(block.columns) != 1:

@@ -36,6 +36,7 @@ from persist_assets.analysis.algebra import (
     Ref,
     Subquery,
     Window,
+    columns_of,
     in_terms_of,
     parts,
     walk,
@@ -174,7 +175,7 @@ class Normal(Rebuild):
             if len(self._binding.free.of(condition)) == 1 and self._is_plain(condition):
                 self._reader.lost.clear()
                 if rejects_nulls(self._reader.predicate(condition)):
-                    yield frozenset(_columns_of(condition))
+                    yield frozenset(columns_of(condition))
 
     def _is_plain(self, *exprs: Expr) -> bool:
         """Whether expressions are computed from one row, the same each time."""
@@ -306,7 +307,7 @@ class Normal(Rebuild):
             c
             for c in block.conjuncts
             if self._binding.free.of(c) == alone
-            and all(column < n for _, column in _columns_of(c))
+            and all(column < n for _, column in columns_of(c))
             and self._is_plain(c)
         ]
         if not tests or form.sets is not None or _depends_on_order(form):
@@ -317,7 +318,7 @@ class Normal(Rebuild):
             return None
         keys = grouped.keys
         sure = {c for c in range(n) if self._is_same_if_equal(keys[c])}
-        tests = [c for c in tests if {column for _, column in _columns_of(c)} <= sure]
+        tests = [c for c in tests if {column for _, column in columns_of(c)} <= sure]
         if not tests:
             return None
         added = self._with({instance: keys}).exprs(tests)
@@ -379,10 +380,6 @@ _NOT_OF_ONE_ROW = VOLATILE | TIME_WINDOWS
 def _shape(thing: object) -> Node | None:
     """Return the shape that readers see of a leaf that is known by its digests, or None."""
     return thing.shape if isinstance(thing, Given) else None
-
-
-def _columns_of(expr: Expr) -> set[tuple[int, int]]:
-    return {(e.instance, e.column) for e in walk(expr) if isinstance(e, Ref)}
 
 
 def _restated(rejected: Rejected, columns: Mapping[int, Sequence[Expr]]) -> Rejected | None:

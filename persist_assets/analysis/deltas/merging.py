@@ -231,8 +231,8 @@ def _mergeable(query: Staged, node: Aggregate) -> list[Aggregate]:
     below = _mergeable_below(query, node.rows)
     covered = {id(t) for inner in below for t in walk(inner)}
     tables = [t for t in walk(node.rows) if isinstance(t, Given)]
-    # To merge this one, the rows of all groups below that a change touches are searched. Those over
-    # a LEFT JOIN that is split need no search, and are no more than the rows of its left side.
+    # To merge this one, a build searches the rows of all touched groups below. Groups over a split
+    # LEFT JOIN need no search, and its left side limits their number.
     is_better = not is_mergeable or all(map(joined_rows, below))
     return below if below and is_better and all(id(t) in covered for t in tables) else [node]
 

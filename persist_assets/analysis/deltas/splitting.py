@@ -1,4 +1,4 @@
-"""Groups over a LEFT JOIN of which aggregates read the right side only. Pure.
+"""Groups over a LEFT JOIN whose aggregates read only the right side. Pure.
 
     L LEFT JOIN R  →  L JOIN R  UNION ALL  L with NULLs for R
 
@@ -25,6 +25,7 @@ from persist_assets.analysis.algebra import (
     SetOperation,
     Subquery,
     Window,
+    columns_of,
     in_terms_of,
     walk,
 )
@@ -79,7 +80,7 @@ def _can_be_split(node: Aggregate) -> bool:
         case _:
             return False
     left = {(instance, n) for n in range(len(join.left.columns))}
-    by_left = all(_columns_of(e) <= left for e in (*node.keys, *node.rows.conjuncts))
+    by_left = all(columns_of(e) <= left for e in (*node.keys, *node.rows.conjuncts))
     return (
         by_left
         and all(_ignores(call, left) for call in node.aggregates)
@@ -87,10 +88,6 @@ def _can_be_split(node: Aggregate) -> bool:
         and not any(isinstance(t, Derived) and t.volatile for t in walk(node))
         and not Free().of(node)
     )
-
-
-def _columns_of(expr: Expr) -> set[tuple[int, int]]:
-    return {(e.instance, e.column) for e in walk(expr) if isinstance(e, Ref)}
 
 
 def _ignores(call: Expr, left: Collection[tuple[int, int]]) -> bool:
@@ -173,15 +170,15 @@ def _with_fewer_joins(query: Staged, block: Block, *, matched: bool) -> Block:
     for n, (instance, node) in enumerate(block.leaves):
         if not isinstance(node, Outer) or node.kind != "left":
             continue
-        right = {(instance, k) for k in range(len(node.left.columns), _width(node))}
+        columns = [o.expr for o in (*node.left.columns, *node.right.columns)]
+        right = {(instance, k) for k in range(len(node.left.columns), len(columns))}
         is_inner = any(_rejects(c, right) for c in block.conjuncts)
         read = {
-            r for e in (*block.conjuncts, *(o.expr for o in block.columns)) for r in _columns_of(e)
+            r for e in (*block.conjuncts, *(o.expr for o in block.columns)) for r in columns_of(e)
         }
         if not is_inner and (matched or not read.isdisjoint(right)):
             continue
         sides = [node.left, node.right] if is_inner else [node.left]
-        columns = [o.expr for o in (*node.left.columns, *node.right.columns)]
         within = in_terms_of(query.calls, {instance: columns})
         inside = [leaf for side in sides for leaf in side.leaves]
         conditions = [c for side in sides for c in side.conjuncts]
@@ -193,10 +190,6 @@ def _with_fewer_joins(query: Staged, block: Block, *, matched: bool) -> Block:
         )
         return _with_fewer_joins(query, dissolved, matched=matched)
     return block
-
-
-def _width(node: Outer) -> int:
-    return len(node.left.columns) + len(node.right.columns)
 
 
 def _rejects(condition: Expr, columns: Collection[tuple[int, int]]) -> bool:
