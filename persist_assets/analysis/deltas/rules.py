@@ -210,11 +210,15 @@ class Rules:
         types = self.query.types
 
         leaf = dict(block.leaves)[instance]
+        # The join rejects rows with keys that a condition excludes. If it has a subquery, it does
+        # not: the keys restrict the subquery too, so NOT EXISTS is true for other keys.
+        plain = tuple(c for c in block.conjuncts if not outermost([c], Subquery))
+        filtered = replace(block, conjuncts=plain)
 
         def keys_of(ref: Ref) -> str:
             origin = (leaf.rows, ref.column) if isinstance(leaf, Given) else None
             keys = self._distinct(delta, [ref.column], [origin])
-            return self._reduced(block, [ref], keys)
+            return self._reduced(filtered, [ref], keys)
 
         equated: list[Expr] = [a for a, _ in equalities(block.conjuncts, types)]
         for subquery in outermost([*block.conjuncts, *shown], Subquery):

@@ -132,6 +132,12 @@ r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s WHERE s.a <> r.a)
 r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s) OR k NOT IN (SELECT j FROM t WHERE j > 2)
 # keys that only some rows of an unchanged table have
 s: SELECT k, j FROM t WHERE k IN (SELECT a FROM r) AND NOT EXISTS (SELECT 1 FROM s WHERE s.k = t.k AND s.a = t.j)
+# NOT EXISTS of unchanged tables, beside a join with a changed one
+t: SELECT t.j, r.a FROM t JOIN r ON t.k = r.k WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.k = r.k)
+# a scalar subquery of unchanged tables, beside a join with a changed one
+t: SELECT t.j, r.a FROM t JOIN r ON t.k = r.k WHERE r.b >= (SELECT count(*) FROM s WHERE s.k = r.k)
+# NOT IN of unchanged tables, beside a filter and a join with a changed one
+t: SELECT t.j, r.a FROM t JOIN r ON t.k = r.k WHERE r.a > 1 AND r.b NOT IN (SELECT a FROM s WHERE s.k = r.k)
 # a scalar subquery by two keys within IN, beside a filter by another IN
 s: SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t) AND (SELECT count(*) FROM s WHERE s.k = r.k AND s.a = r.a) < 1)
 # a scalar subquery within IN, where all tables change
