@@ -3,7 +3,7 @@
     now:T                a table that did not change
     old:T, new:T         one that did, before and now
     changes:T            its changed rows, net of each other, with their weights
-    delta:T              the same, as far as the query reads their columns
+    delta:T              the same in the columns that the query reads; few rows are net in these
     old probe, new probe its rows with some keys, before and now
 
 A relation is a view of the session. Its name says which versions it is made of, so sources of one
@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from persist_assets.building.held_relations import SharedWork
@@ -35,13 +35,13 @@ from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.raw import Pin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.building.held_relations import Written
+    from persist_assets.building.held_relations import Net, Written
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Merging
+    from persist_assets.core.model.deltas import Merging, Probe
     from persist_assets.core.model.plans import Change, Feed, TouchedKeys
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -121,10 +121,12 @@ class ChangedTables:
         return {s: change for s, change in self.changes.items() if self._differs(s, change)}
 
     def _differs(self, source_id: SourceID, change: Change) -> bool:
-        if not change.lost:
-            return True
+        return not change.lost or self._net(source_id).differs
+
+    def _net(self, source_id: SourceID) -> Net:
+        """Return the changed rows of a table, which also lost rows, as the query reads them."""
         columns = [f"c{n}" for n, _ in self.program.columns.get(source_id, ())]
-        return self.reader.relations.differs(self._changes(source_id), columns)
+        return self.reader.relations.net(self._changes(source_id), columns)
 
     def written(self, name: str) -> Written:
         """Return the rows of a relation that the program holds, and what is known of them."""
@@ -208,6 +210,7 @@ class ChangedTables:
         *,
         of_few: bool = True,
         n_users: int = 1,
+        here: Callable[[], Any] | None = None,
     ) -> str:
         """Return the view of a relation that is computed once, now; its text names it.
 
@@ -217,6 +220,8 @@ class ChangedTables:
             It is computed from few rows if the relations that are held have few.
         n_users
             How many sources of the project use it.
+        here
+            Computes it without Spark if it can; see `HeldRelations.hold`.
         """
         view = name or _held_name(kind, text)
         engine, relations = self.reader.engine, self.reader.relations
@@ -224,7 +229,7 @@ class ChangedTables:
 
         def rows() -> DataFrame:
             frame = engine.run(Statement(text, {}, ()))
-            return relations.hold(view, frame, self.planned if of_few else None)
+            return relations.hold(view, frame, self.planned if of_few else None, here)
 
         engine.view(view, rows)
         self._n_most = max(self._n_most, relations.n_rows(view))
@@ -436,24 +441,56 @@ class ChangedTables:
             return changes
         items = [f"c{n}" for n, _ in columns]
         text = f"SELECT {', '.join((*items, ROW_WEIGHT))} FROM {quote(changes)}"
-        view = f"delta~{sha256(text.encode()).hexdigest()[:24]}"
-        engine = self.reader.engine
-        return engine.view(view, lambda: engine.run(Statement(text, {}, ())))
+        view, engine = f"delta~{sha256(text.encode()).hexdigest()[:24]}", self.reader.engine
+        net = self._net(source_id).rows if self.changes[source_id].lost else None
+        return engine.view(view, lambda: net.rows if net else engine.run(Statement(text, {}, ())))
+
+    def _show_keys(self, probe: Probe) -> str:
+        """Return the view of the keys of a probe."""
+        text, origins = self._named(self.program.held[probe.keys]), probe.origins
+        if not origins or not all(self.changes[s].lost for s, _ in origins):
+            return self._hold("keys", text)
+        relations = self.reader.relations
+
+        def here() -> Any:
+            rows = ((self._net(s).rows or relations.get(self._changes(s)), n) for s, n in origins)
+            return relations.values([(changed, f"c{n}") for changed, n in rows])
+
+        return self._hold("keys", text, here=here)
 
     def _show_probe(self, version: str, digest: str) -> str:
-        """Return the view of the rows of a changed table that have some keys, before or now."""
-        probe = self.program.probes[digest]
-        table, (columns, n_users) = probe.table, self._uses_of(digest)
-        hold = partial(self._hold, "probe", n_users=n_users)
-        keys, relations = (
-            self._show_held(probe.keys, self.program.held[probe.keys]),
-            self.reader.relations,
-        )
+        """Return the view of the rows of a changed table that have some keys, before or now.
+
+        If the run holds rows with these and other keys, they are among them.
+        """
+        probe, relations = self.program.probes[digest], self.reader.relations
+        (columns, n_users), keys = self._uses_of(digest), self._show_keys(probe)
+        place = f"{version}~{self._version_name(probe.table)}", probe.columns
+        numbers = frozenset(n for n, _ in columns)
+        having_keys = self._having_keys(probe, keys)
+        held = relations.find_probe(place, numbers, keys)
+        if held is None:
+            view = self._search(version, probe, digest, having_keys)
+        else:
+            items = ", ".join(f"c{n}" for n, _ in columns)
+            text = f"SELECT t.* FROM (SELECT {items} FROM {quote(held)}){having_keys}"
+            view = self._hold("probe", text, n_users=n_users)
+        relations.add_probe(place, numbers, keys, view)
+        return view
+
+    def _having_keys(self, probe: Probe, keys: str) -> str:
+        """Return the semi-join of rows of a table with the keys of a probe."""
         same = " AND ".join(
-            f"t.c{n} {relations.equal(keys, f'c{j}')} k.c{j}"
+            f"t.c{n} {self.reader.relations.equal(keys, f'c{j}')} k.c{j}"
             for j, (n, _) in enumerate(probe.columns)
         )
-        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
+        return f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
+
+    def _search(self, version: str, probe: Probe, digest: str, having_keys: str) -> str:
+        """Return the view of the rows of a table with some keys, before or now."""
+        table, relations = probe.table, self.reader.relations
+        columns, n_users = self._uses_of(digest)
+        hold = partial(self._hold, "probe", n_users=n_users)
         items = ", ".join(f"c{n}" for n, _ in columns)
 
         def probed(kind: str) -> str:

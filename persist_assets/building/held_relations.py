@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
 
+    _Place = tuple[str, tuple[tuple[int, str], ...]]
+    """A version of a table, and the columns by which it is searched."""
     _Planned = Callable[[DataFrame], DataFrame]
 
 _MUCH_BYTES = 16 * 2**20
-"""Changed rows in more bytes count as different without a comparison."""
+"""Changed rows in more bytes of files are not read into memory."""
 _FEW_ROWS = 50_000
 """Relations with at most as many rows are read by one task."""
-_MOST_KEY_BYTES = 2**20
+_MOST_KEY_BYTES = 2**24
 """Keys larger than this are not compared with others."""
 _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
@@ -69,6 +71,39 @@ class Written:
         Spark joins by `=` several times as fast as by `<=>`.
         """
         return "<=>" if column in self.nullable else "="
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Changed rows in some of their columns.
+
+    Attributes
+    ----------
+    differs
+        Some of them differ in these columns.
+    rows
+        They, net of each other; None: all of them, or there are too many to tell.
+    """
+
+    differs: bool = True
+    rows: Written | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Held rows of a version of a table: those with some keys.
+
+    Attributes
+    ----------
+    columns
+        The numbers of their columns.
+    keys, rows
+        The names of the relations.
+    """
+
+    columns: frozenset[int]
+    keys: str
+    rows: str
 
 
 @dataclass(slots=True)
@@ -137,18 +172,28 @@ class HeldRelations:
         self._seconds: dict[str, float] = {}
         self._by_content: dict[str, str] = {}
         self._firsts: dict[str, str] = {}
+        self._probes: dict[_Place, list[_Probe]] = {}
+        self._nets: dict[tuple[str, tuple[str, ...]], Net] = {}
         self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, _Uses]] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._n_users: dict[SourceID, int] = {}
         self._lock = threading.RLock()
 
-    def hold(self, name: str, frame: DataFrame, planned: _Planned | None = None) -> DataFrame:
+    def hold(
+        self,
+        name: str,
+        frame: DataFrame,
+        planned: _Planned | None = None,
+        here: Callable[[], Any] | None = None,
+    ) -> DataFrame:
         """Return a frame of rows that were computed once.
 
         Parameters
         ----------
         planned
             Returns the same rows in the session that computes them, if it is another one.
+        here
+            Returns the same rows as an Arrow table, or None: Spark has to compute them.
 
         Raises
         ------
@@ -159,7 +204,11 @@ class HeldRelations:
             if name not in self._held:
                 rows = frame.hint("rebalance") if name.startswith("probe~") else frame
                 began = time.monotonic()
-                self._held[name] = self.written(rows, planned)
+                table = here() if here else None
+                if table is None:
+                    self._held[name] = self.written(rows, planned)
+                else:
+                    self._held[name] = self.written_table(table, frame)
                 self._seconds[name] = time.monotonic() - began
             return self._held[name].rows
 
@@ -227,23 +276,59 @@ class HeldRelations:
         """Return the operator that compares a column of a held relation; see `Written.equal`."""
         return self.get(name).equal(column)
 
-    def differs(self, name: str, columns: Sequence[str]) -> bool:
-        """Whether changed rows that are held differ in some columns, by their net weight.
+    def net(self, name: str, columns: Sequence[str]) -> Net:
+        """Return held changed rows in some of their columns, net of each other.
 
-        Many rows, or columns that cannot be compared here, count as different.
+        Rows whose other columns changed cancel each other out.
         """
-        from pyarrow import ArrowException
+        with self._lock:
+            if (name, (*columns,)) not in self._nets:
+                self._nets[name, (*columns,)] = self._find_net(self.get(name), columns)
+            return self._nets[name, (*columns,)]
 
-        place = self.get(name).place
-        files = [f for f in list_files(place) if f.name.endswith(".parquet")]
-        if sum(f.bytes for f in files) > _MUCH_BYTES:
-            return True
+    def _find_net(self, changes: Written, columns: Sequence[str]) -> Net:
+        from pyarrow import ArrowException
+        from pyarrow.compute import field as column
+
+        if not self._is_little(changes):
+            return Net()
         try:
-            rows = read_rows(place, [*columns, ROW_WEIGHT])
-            totals = rows.group_by([*columns]).aggregate([(ROW_WEIGHT, "sum")])
-            return any(totals[f"{ROW_WEIGHT}_sum"].to_pylist())
+            rows = read_rows(changes.place, [*columns, ROW_WEIGHT])
+            totals = rows.group_by([*columns], use_threads=False).aggregate([(ROW_WEIGHT, "sum")])
         except ArrowException:
-            return True
+            return Net()
+        weight = f"{ROW_WEIGHT}_sum"
+        totals = totals.select([*columns, weight]).filter(column(weight) != 0)
+        if (
+            not totals.num_rows
+            or totals.num_rows == changes.n_rows
+            or not _are_exact(totals.schema)
+        ):
+            return Net(bool(totals.num_rows))
+        like = changes.rows.select(*columns, ROW_WEIGHT)
+        return Net(rows=self.written_table(totals.rename_columns([*columns, ROW_WEIGHT]), like))
+
+    def _is_little(self, rows: Written) -> bool:
+        """Whether held rows are so few bytes that they are computed with in memory."""
+        files = (f for f in list_files(rows.place) if f.name.endswith(".parquet"))
+        return sum(f.bytes for f in files) <= _MUCH_BYTES
+
+    def values(self, columns: Sequence[tuple[Written, str]]) -> Any:
+        """Return the values of columns of held rows, once each, as an Arrow table.
+
+        None: there are too many, or Spark has to compare them.
+        """
+        from pyarrow import ArrowException, concat_tables
+
+        if not all(self._is_little(rows) for rows, _ in columns):
+            return None
+        try:
+            tables = [read_rows(rows.place, [c]).rename_columns(["c0"]) for rows, c in columns]
+            if not all(_are_exact(t.schema) for t in tables):
+                return None
+            return concat_tables(tables).group_by("c0", use_threads=False).aggregate([])
+        except ArrowException:
+            return None
 
     def first_equal(self, name: str) -> str:
         """Return the first held relation with the same rows, which may be this one.
@@ -258,12 +343,43 @@ class HeldRelations:
             return self._firsts[name]
 
     def _content(self, name: str) -> str | None:
-        """Return a digest of the rows of a held relation; None if they are too large."""
-        rows = read_rows(self.get(name).place)
-        if rows.nbytes > _MOST_KEY_BYTES:
+        """Return a digest of the keys of a held relation; None: they cannot be compared."""
+        rows = self._keys_here(name)
+        if rows is None:
             return None
-        content = sorted(map(repr, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
-        return sha256(repr((str(rows.schema), content)).encode()).hexdigest()
+        digest = sha256(repr(rows.schema.remove_metadata()).encode())
+        for column in rows.sort_by([(n, "ascending") for n in rows.column_names]).columns:
+            digest.update(repr(column.to_pylist()).encode())
+        return digest.hexdigest()
+
+    def _keys_here(self, name: str) -> Any:
+        """Return the keys of a held relation; None: too many, or Spark has to compare them."""
+        rows = read_rows(self.get(name).place)
+        return rows if rows.nbytes <= _MOST_KEY_BYTES and _are_exact(rows.schema) else None
+
+    def add_probe(self, place: _Place, columns: frozenset[int], keys: str, rows: str) -> None:
+        """Record that the rows of a table that have some keys are held."""
+        with self._lock:
+            probe, known = _Probe(columns, keys, rows), self._probes.setdefault(place, [])
+            if probe not in known:
+                known.append(probe)
+
+    def find_probe(self, place: _Place, columns: frozenset[int], keys: str) -> str | None:
+        """Return held rows of a table that have at least some keys and columns."""
+        with self._lock:
+            for probe in self._probes.get(place, ()):
+                if columns <= probe.columns and self._has_keys(probe.keys, keys):
+                    return probe.rows
+        return None
+
+    def _has_keys(self, name: str, others: str) -> bool:
+        """Whether a held relation has all keys of another one."""
+        if name == others:
+            return True
+        rows, fewer = self._keys_here(name), self._keys_here(others)
+        if rows is None or fewer is None:
+            return False
+        return not fewer.join(rows, rows.column_names, join_type="left anti").num_rows
 
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""
@@ -277,6 +393,8 @@ class HeldRelations:
             self._seconds.clear()
             self._by_content.clear()
             self._firsts.clear()
+            self._nets.clear()
+            self._probes.clear()
             self._of_probes.clear()
 
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:
@@ -383,3 +501,21 @@ def _read(place: str, like: DataFrame) -> Written:
         # One partition needs no exchange, and each exchange takes a job.
         rows = rows.coalesce(1) if n_rows else rows.limit(0)
     return Written(rows, n_rows, place, nullable)
+
+
+def _are_exact(schema: Any) -> bool:
+    """Whether Arrow distinguishes values as Spark does, and writes them as Spark reads them."""
+    from pyarrow import types
+
+    kinds = (
+        types.is_integer,
+        types.is_boolean,
+        types.is_date32,
+        types.is_decimal128,
+        types.is_string,
+        types.is_binary,
+    )
+    return all(
+        any(is_kind(t) for is_kind in kinds) or (types.is_timestamp(t) and t.unit == "us")
+        for t in schema.types
+    )

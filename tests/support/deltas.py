@@ -160,7 +160,7 @@ class Maintained:
         self.database = _database().cursor()  # which has temporary tables of its own
         self.database.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer; BEGIN")
         self.rows: Bag = Counter()
-        self._has_states = False
+        self._has_states = self._nets = False
         self._views: dict[str, str] = {}
         self._created: set[str] = set()
 
@@ -226,6 +226,7 @@ class Maintained:
         if states is not None and not self._has_states:
             self._begin(states)
         self.tables.change(rng, changed, grows=grows)
+        self._nets = not self._nets  # builds net the changes of few rows
         self._load(changed, program or states)
         expected = self.scratch()
         if method != "merged":
@@ -268,11 +269,17 @@ class Maintained:
             weights.update(map(repr, came))
             weights.subtract(map(repr, went))
             weighted = [(*by_text[text], n) for text, n in weights.items() if n]
-            changes = relation_name("changes", source_id)
+            changes = f"changes:{source_id}"
             self._fill(changes, {**numbered, ROW_WEIGHT: "BIGINT"}, weighted)
             used = program.columns[source_id] if program is not None else ()
             items = "".join(f"c{n}, " for n, _ in used)
-            delta = f"SELECT {items}{ROW_WEIGHT} FROM {_name(changes)}"
+            if self._nets:
+                delta = (
+                    f"SELECT {items}sum({ROW_WEIGHT})::BIGINT AS {ROW_WEIGHT} FROM {_name(changes)}"
+                )
+                delta += f" GROUP BY ALL HAVING sum({ROW_WEIGHT}) <> 0"
+            else:
+                delta = f"SELECT {items}{ROW_WEIGHT} FROM {_name(changes)}"
             self._view(relation_name("delta", source_id), delta)
 
     def _view(self, name: str, sql: str) -> None:

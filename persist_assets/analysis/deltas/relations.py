@@ -1,7 +1,8 @@
 """The relations that statements on deltas read: tables in two versions, and held relations. Pure.
 
 A restriction of a table that changed reads a probe: its rows with some keys. The table is read once
-for both versions, and probes with the same keys serve all queries of a run.
+for both versions. Keys that come from changed rows are united, so that a query has one probe for
+each table and column; those with the same keys serve all queries of a run.
 """
 
 from __future__ import annotations
@@ -134,8 +135,7 @@ class Relations:
 
     def delta(self, node: Given) -> str:
         """Return the SELECT of the changed rows of a table."""
-        name = relation_name("delta", node.rows)
-        return f"SELECT *, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(name)}"
+        return _delta(node.rows)
 
     def _table(
         self, node: Given, version: str, columns: Sequence[int], restricted: Sequence[Restriction]
@@ -159,21 +159,26 @@ class Relations:
     def _probe(self, node: Given, restriction: Restriction) -> str:
         """Return the digest of the probe of the rows of a table that have some keys.
 
-        Keys from columns that the query equates are united, so that one probe serves all.
+        If the query equates the column with those that the keys come from, the probe has all values
+        of these columns in changed rows. So all terms and other queries can read it.
         """
         keys, numbers = restriction.keys, restriction.numbers
-        origins = self._origins.get(keys, frozenset())
+        columns = tuple((c, node.columns[c]) for c in restriction.columns)
+        origins = self._origins.get(keys, frozenset()) if len(numbers) == 1 else frozenset()
         same = self._classes.get((node.rows, restriction.columns[0]), frozenset())
-        if len(numbers) == 1 and origins and origins <= same:
-            members = sorted(c for c in same if c[0] in self.changed)
-            keys = self.hold("keys", " UNION ".join(map(_changed_values, members)))
-        elif numbers != tuple(range(len(numbers))):
+        if origins and origins <= same:
+            digest = sha256(repr((node.rows, columns)).encode()).hexdigest()[:16]
+            keys = f"keys:{digest}"
+            known = self.probes.get(digest)
+            united = tuple(sorted(origins.union(known.origins if known else ())))
+            self.held[keys] = " UNION ".join(map(_changed_values, united))
+            self.probes[digest] = Probe(node.rows, columns, keys, united)
+            return digest
+        if numbers != tuple(range(len(numbers))):
             items = ", ".join(f"c{n} AS c{k}" for k, n in enumerate(numbers))
             keys = self.hold("keys", f"SELECT {items} FROM {quote(keys)}")
-        columns = tuple((c, node.columns[c]) for c in restriction.columns)
-        probe = Probe(node.rows, columns, keys)
-        digest = sha256(repr((probe.table, probe.columns, probe.keys)).encode()).hexdigest()[:16]
-        self.probes[digest] = probe
+        digest = sha256(repr((node.rows, columns, keys)).encode()).hexdigest()[:16]
+        self.probes[digest] = Probe(node.rows, columns, keys)
         return digest
 
 
@@ -198,7 +203,11 @@ def _renumbered(sql: str) -> str:
 
 def _changed_values(column: Column) -> str:
     table, number = column
-    return f"SELECT DISTINCT c{number} AS c0 FROM {quote(relation_name('changes', table))}"
+    return f"SELECT DISTINCT c{number} AS c0 FROM ({_delta(table)})"
+
+
+def _delta(table: SourceID) -> str:
+    return f"SELECT *, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(relation_name('delta', table))}"
 
 
 def equated_columns(block: Block, types: Types) -> dict[Column, frozenset[Column]]:

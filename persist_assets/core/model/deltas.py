@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
 
 ROW_WEIGHT = "_persist_weight"
-"""The column with the weight of a row in the ``delta`` or ``changes`` of a table."""
+"""The column with the weight of a row in the ``delta`` of a table."""
 
 WEIGHT = "w"
 """The column with the weight of a changed row: how many such rows came, or went if negative."""
@@ -24,10 +24,9 @@ def relation_name(version: str, source_id: SourceID) -> str:
     Parameters
     ----------
     version
-        ``now`` for a table that has not changed. Of one that has: its rows ``old`` and ``new``; its
-        ``delta``, the changed rows as far as the query reads their columns; and its ``changes``,
-        all changed rows, whichever columns sources read. Those two have columns ``c<number>`` and
-        `ROW_WEIGHT`.
+        ``now`` for a table that has not changed. Of one that has: its rows ``old`` and ``new``, and
+        its ``delta``, the changed rows as far as the query reads their columns, in columns
+        ``c<number>``, and `ROW_WEIGHT`.
     """
     return f"{version}:{source_id}"
 
@@ -53,11 +52,15 @@ class Probe:
         The number and the name of each column that has a key.
     keys
         The relation with the keys, in columns ``c0``, ….
+    origins
+        If there is one column of keys: the columns of changed tables, by their numbers, whose
+        values in changed rows the keys are; empty: they have other values.
     """
 
     table: SourceID
     columns: tuple[tuple[int, str], ...]
     keys: str
+    origins: tuple[tuple[SourceID, int], ...] = ()
 
 
 def state_name(version: str, number: int) -> str:

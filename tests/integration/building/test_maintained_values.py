@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,13 @@ from maintained import WITHOUT_COST
 from persist_assets.building import changed_tables
 from persist_assets.building.builder import Builder
 from persist_assets.building.changed_tables import ChangedTables
+from persist_assets.building.held_relations import HeldRelations
 from persist_assets.building.strategies import states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from persist_assets.core.model.deltas import Probe
 
 Enter = Callable[..., Builder]
 Make = Callable[..., Path]
@@ -214,6 +218,124 @@ def test_only_files_with_the_searched_keys_are_read(
     DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 5")
     assert build(enter(root), [*OF_FILES]) == methods
     assert all(having < n for n, having in searched if n > 1)
+
+
+OF_ONE_KIND = {
+    "i8": "TINYINT",
+    "b": "BOOLEAN",
+    "d": "DATE",
+    "at": "TIMESTAMP",
+    "l": "TIMESTAMP_NTZ",
+}
+OF_ONE_KIND |= {"n": "DECIMAL(38,18)", "m": "DECIMAL(9,2)", "s": "STRING", "y": "BINARY"}
+"""Columns whose values are compared in memory."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8", "T18")
+def test_changes_of_unused_columns_do_not_reach_incremental_builds(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of nine changed rows change in columns that the other queries read."""
+    written: list[int] = []
+    write = HeldRelations.written_table
+
+    def recorded(self: HeldRelations, table: pa.Table, like: Any) -> Any:
+        written.append(table.num_rows)
+        return write(self, table, like)
+
+    monkeypatch.setattr(HeldRelations, "written_table", recorded)
+    columns = ", ".join(f"{name} {kind}" for name, kind in OF_ONE_KIND.items())
+    text = f"CREATE TABLE z (k INT, {columns}, f DOUBLE, o INT) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE x (k INT, d DATE, v INT) USING delta LOCATION 'raw/x';\n"
+    items = ", ".join(f"z.{name}" for name in OF_ONE_KIND)
+    joined = "FROM z JOIN x ON z.d = x.d AND z.k = x.k"
+    queries = {
+        "all_kinds": ("keys", f"SELECT z.k, {items}, x.v {joined}"),
+        "by_day": (
+            "keys",
+            "SELECT z.d, max_by(z.k, z.k) AS k FROM z JOIN x ON z.d = x.d GROUP BY z.d",
+        ),
+        "doubles": ("keys", f"SELECT z.k, z.f, x.v {joined}"),
+        "others": ("keys", "SELECT k, o FROM z"),
+    }
+    root = make_project({"m.sql": text + views(queries)})
+    days = [date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 10), None] * 4
+    moments = [datetime(1500, 1, 1), datetime(3000, 12, 31, 23, 59, 59, 999_999), None] * 5
+    ones = pa.array(range(15), pa.int32())
+    values = {
+        "i8": pa.array([*range(-7, 7), None], pa.int8()),
+        "b": [True, False, None] * 5,
+        "d": pa.array(days[:15], pa.date32()),
+        "at": pa.array([m and m.replace(tzinfo=UTC) for m in moments], pa.timestamp("us", "UTC")),
+        "l": pa.array(moments, pa.timestamp("us")),
+        "n": pa.array(
+            [Decimal("0.000000000000000001"), None, Decimal(-7)] * 5, AMOUNTS.field("d").type
+        ),
+        "m": pa.array([Decimal("1.25"), None, Decimal("-3.10")] * 5, pa.decimal128(9, 2)),
+        "s": ["", "é", None] * 5,
+        "y": pa.array([b"", b"\xff", None] * 5, pa.binary()),
+        "f": pa.array([0.0, -0.0, None] * 5),
+    }
+    write_deltalake(root / "raw" / "z", pa.table({"k": ones, **values, "o": ones}))
+    write_deltalake(root / "raw" / "x", pa.table({"k": ones, "d": values["d"], "v": ones}))
+    build(enter(root), [*queries])
+    DeltaTable(root / "raw" / "z").update({"o": "o + 1"}, predicate="k < 9")
+    DeltaTable(root / "raw" / "z").update({"f": "-f", "s": "concat(s, 'x')"}, predicate="k < 2")
+    DeltaTable(root / "raw" / "x").update({"v": "v + 1"}, predicate="k IN (5, 6, 8)")
+    assert build(enter(root), [*queries])["all_kinds"] == "keys"
+    assert 4 in written  # two rows went, and two came
+    assert 18 not in written
+    written.clear()
+    DeltaTable(root / "raw" / "z").delete("k IN (0, 1, 2, 3)")
+    DeltaTable(root / "raw" / "z").update({"o": "o + 1"})
+    assert build(enter(root), [*queries]) == methods_of(queries)
+    assert 4 in written
+
+
+OF_TWO = {
+    "wide": ("keys", "SELECT z.k, z.v, y.n, y.m FROM z JOIN y ON z.k = y.k"),
+    "narrow": ("keys", "SELECT z.v, y.n FROM z JOIN y ON z.k = y.k"),
+    "grouped": (
+        "keys",
+        "SELECT z.k, max_by(z.v, y.n) AS v FROM z JOIN y ON z.k = y.k GROUP BY z.k",
+    ),
+}
+"""Queries that search the same tables; the first one for the most keys."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8", "T18")
+def test_rows_that_were_found_once_are_not_searched_again(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[tuple[str, str]] = []
+    search = ChangedTables._search
+
+    def recorded(self: ChangedTables, version: str, probe: Probe, *more: Any) -> Any:
+        searched.append((version, probe.table.partition("@")[0]))
+        return search(self, version, probe, *more)
+
+    monkeypatch.setattr(ChangedTables, "_search", recorded)
+    text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE y (k INT, n INT, m INT) USING delta LOCATION 'raw/y';\n"
+    root = make_project({"m.sql": text + views(OF_TWO)})
+    ones = pa.array([*range(6), 2, 3], pa.int32())
+    write_deltalake(root / "raw" / "z", pa.table({"k": ones, "v": ones}))
+    write_deltalake(root / "raw" / "y", pa.table({"k": ones, "n": ones, "m": ones}))
+    build(enter(root), [*OF_TWO])
+    DeltaTable(root / "raw" / "y").update({"m": "m + 1"}, predicate="k < 4")
+    DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 2")
+    DeltaTable(root / "raw" / "z").delete("k = 2")
+    assert build(enter(root), [*OF_TWO]) == methods_of(OF_TWO)
+    assert sorted({*searched}) == sorted(searched)
+    assert {table for _, table in searched} == {"y", "z"}
+    searched.clear()
+    DeltaTable(root / "raw" / "y").update({"m": "m + 1"}, predicate="k < 4")
+    DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 3")
+    DeltaTable(root / "raw" / "z").delete("k = 3 AND v = 3")
+    assert build(enter(root), [*OF_TWO][::-1]) == methods_of(OF_TWO)
+    assert len(searched) > len({*searched})  # the first query has the fewest keys
 
 
 @pytest.mark.slow

@@ -805,3 +805,13 @@ def test_queries_share_one_relation_of_the_keys_of_all_changed_rows() -> None:
     shared = {*names[next(iter(TOUCHED))]}
     assert len(shared) == 1
     assert {query: shared <= keys for query, keys in names.items()} == TOUCHED
+
+
+def test_a_query_searches_a_table_for_the_keys_of_all_its_terms_at_once() -> None:
+    query = "SELECT r.a, s.z, t.j FROM r JOIN s ON r.k = s.k JOIN t ON r.k = t.k"
+    program = Maintained(RAW, query, COLUMNS).program(["r", "s", "t"])
+    assert program is not None
+    probes = {p.table.partition("@")[0]: p for p in program.probes.values()}
+    origins = {t: [o.partition("@")[0] for o, _ in p.origins] for t, p in probes.items()}
+    assert len(program.probes) == 3
+    assert origins == {"r": ["s", "t"], "s": ["r", "t"], "t": ["r", "s"]}
