@@ -11,7 +11,6 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import BuildError
@@ -19,7 +18,7 @@ from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.storage.arrow_rows import read_rows, write_rows
+from persist_assets.storage.arrow_rows import digest_of, read_rows, write_rows
 from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
@@ -80,9 +79,9 @@ class Net:
     Attributes
     ----------
     differs
-        Some of them differ in these columns.
+        Some rows differ in these columns.
     rows
-        They, net of each other; None: all of them, or there are too many to tell.
+        The rows that differ in them; None: all rows do, or there are too many to compare.
     """
 
     differs: bool = True
@@ -345,12 +344,7 @@ class HeldRelations:
     def _content(self, name: str) -> str | None:
         """Return a digest of the keys of a held relation; None: they cannot be compared."""
         rows = self._keys_here(name)
-        if rows is None:
-            return None
-        digest = sha256(repr(rows.schema.remove_metadata()).encode())
-        for column in rows.sort_by([(n, "ascending") for n in rows.column_names]).columns:
-            digest.update(repr(column.to_pylist()).encode())
-        return digest.hexdigest()
+        return None if rows is None else digest_of(rows)
 
     def _keys_here(self, name: str) -> Any:
         """Return the keys of a held relation; None: too many, or Spark has to compare them."""

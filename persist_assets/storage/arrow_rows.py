@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.storage.files import list_files, reached
@@ -35,6 +36,23 @@ def spark_schema(place: str) -> str | None:
                 schema = (read_metadata(path, filesystem=system).metadata or {}).get(_SPARK_SCHEMA)
             return schema and schema.decode()
     return None
+
+
+def digest_of(rows: Any) -> str:
+    """Return a digest of the names, types and values of an Arrow table, independent of its order.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        Values of some column have no order.
+    """
+    from pyarrow import BufferOutputStream, Table, ipc
+
+    rows = rows.sort_by([(name, "ascending") for name in rows.column_names]).combine_chunks()
+    rows, stream = Table.from_arrays(rows.columns, rows.column_names), BufferOutputStream()
+    with ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows)
+    return sha256(stream.getvalue()).hexdigest()
 
 
 def write_rows(rows: Any, place: str) -> None:
