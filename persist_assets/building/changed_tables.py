@@ -123,9 +123,15 @@ class ChangedTables:
     def _differs(self, source_id: SourceID, change: Change) -> bool:
         return not change.lost or self._net(source_id).differs
 
-    def _net(self, source_id: SourceID) -> Net:
-        """Return the changed rows of a table, which also lost rows, as the query reads them."""
-        columns = [f"c{n}" for n, _ in self.program.columns.get(source_id, ())]
+    def _net(self, source_id: SourceID, program: Program | Merging | None = None) -> Net:
+        """Return the changed rows of a table, which also lost rows, as a program reads them.
+
+        Parameters
+        ----------
+        program
+            None: the program of this build.
+        """
+        columns = [f"c{n}" for n, _ in (program or self.program).columns.get(source_id, ())]
         return self.reader.relations.net(self._changes(source_id), columns)
 
     def written(self, name: str) -> Written:
@@ -193,10 +199,26 @@ class ChangedTables:
         return n + 2 * as_keys.count(name)
 
     def _uses_of(self, digest: str) -> tuple[tuple[tuple[int, str], ...], int]:
-        """Return the columns of a probe that sources use, and the number of these sources."""
+        """Return the columns of a probe that sources use, and how many search for the same keys."""
         grown = frozenset(s for s, change in self.changes.items() if not change.lost)
-        own = self.program.columns[self.program.probes[digest].table]
-        return self.reader.relations.uses_of_probe(digest, own, frozenset(self.changes), grown)
+        programs = self.reader.relations.programs_with(digest, frozenset(self.changes), grown)
+        table = self.program.probes[digest].table
+        columns = {c for p in (self.program, *programs) for c in p.columns.get(table, ())}
+        keys = self._size_of_keys(self.program, digest)
+        n_users = sum(self._size_of_keys(p, digest) == keys for p in programs)
+        return tuple(sorted(columns)), max(n_users, 1)
+
+    def _size_of_keys(self, program: Program | Merging, digest: str) -> list[tuple[object, ...]]:
+        """Return the columns that the keys of a probe come from, and the numbers of changed rows.
+
+        The keys of two programs with the same numbers are almost certainly the same.
+        """
+        sizes: list[tuple[object, ...]] = []
+        for source_id, number in program.probes[digest].origins:
+            has_lost = bool(self.changes[source_id].lost)
+            net = self._net(source_id, program).rows if has_lost else None
+            sizes.append((source_id, number, net and net.n_rows))
+        return sizes
 
     def _show_held(self, name: str, sql: str) -> str:
         """Return the view of a held relation; equal ones of a run are one."""

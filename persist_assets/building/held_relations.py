@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import BuildError
@@ -22,7 +22,7 @@ from persist_assets.storage.arrow_rows import digest_of, read_rows, write_rows
 from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     _Place = tuple[str, tuple[tuple[int, str], ...]]
     """A version of a table, and the columns by which it is searched."""
+    _ByProbe = dict[str, list[Program | Merging]]
     _Planned = Callable[[DataFrame], DataFrame]
 
 _MUCH_BYTES = 16 * 2**20
@@ -105,14 +106,6 @@ class _Probe:
     rows: str
 
 
-@dataclass(slots=True)
-class _Uses:
-    """The columns of a probe that programs use, and how many programs they are."""
-
-    columns: dict[int, str] = field(default_factory=dict[int, str])
-    n_programs: int = 0
-
-
 class SharedWork:
     """The share of one build in relations that several builds of its run use.
 
@@ -173,7 +166,7 @@ class HeldRelations:
         self._firsts: dict[str, str] = {}
         self._probes: dict[_Place, list[_Probe]] = {}
         self._nets: dict[tuple[str, tuple[str, ...]], Net] = {}
-        self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, _Uses]] = {}
+        self._of_probes: dict[tuple[frozenset[SourceID], ...], _ByProbe] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._n_users: dict[SourceID, int] = {}
         self._lock = threading.RLock()
@@ -419,36 +412,24 @@ class HeldRelations:
                 self._n_users[table] = len(self._maintained(frozenset((table,)))) or 1
             return self._n_users[table]
 
-    def uses_of_probe(
-        self,
-        digest: str,
-        own: Iterable[tuple[int, str]],
-        changed: frozenset[SourceID],
-        grown: frozenset[SourceID],
-    ) -> tuple[tuple[tuple[int, str], ...], int]:
-        """Return the numbers and names of the columns that all programs with a probe use.
+    def programs_with(
+        self, digest: str, changed: frozenset[SourceID], grown: frozenset[SourceID]
+    ) -> list[Program | Merging]:
+        """Return the programs, of sources that the run maintains, that have a probe.
 
         Parameters
         ----------
-        own
-            Those that one of the programs uses.
         changed, grown
             The tables that changed, and those of them that only got rows.
-
-        Returns
-        -------
-        columns, n_users
-            `n_users` is the number of the programs.
         """
         with self._lock:
             if (changed, grown) not in self._of_probes:
-                self._of_probes[changed, grown] = self._probed(changed, grown)
-            known = self._of_probes[changed, grown].get(digest, _Uses())
-        return tuple(sorted((known.columns | dict(own)).items())), max(known.n_programs, 1)
+                self._of_probes[changed, grown] = self._by_probe(changed, grown)
+            return self._of_probes[changed, grown].get(digest, [])
 
-    def _probed(self, changed: frozenset[SourceID], grown: frozenset[SourceID]) -> dict[str, _Uses]:
+    def _by_probe(self, changed: frozenset[SourceID], grown: frozenset[SourceID]) -> _ByProbe:
         project = self._project
-        used: dict[str, _Uses] = {}
+        programs: _ByProbe = {}
         for reader in self._maintained(changed):
             own = changed & {i.source_id for i in project.inputs(reader)}
             program: Program | Merging | None = None
@@ -457,11 +438,9 @@ class HeldRelations:
                     program = derive(reader.source_id, own, grown & own)
                     break
             if program is not None:
-                for digest, probe in program.probes.items():
-                    uses = used.setdefault(digest, _Uses())
-                    uses.columns.update(program.columns.get(probe.table, ()))
-                    uses.n_programs += 1
-        return used
+                for digest in program.probes:
+                    programs.setdefault(digest, []).append(program)
+        return programs
 
     def _maintained(self, tables: frozenset[SourceID]) -> list[Source]:
         """Return the sources that read some tables and that the run maintains."""

@@ -17,7 +17,7 @@ from maintained import WITHOUT_COST
 from persist_assets.building import changed_tables
 from persist_assets.building.builder import Builder
 from persist_assets.building.changed_tables import ChangedTables
-from persist_assets.building.held_relations import HeldRelations
+from persist_assets.building.held_relations import HeldRelations, SharedWork
 from persist_assets.building.strategies import states
 
 if TYPE_CHECKING:
@@ -316,6 +316,14 @@ def test_rows_that_were_found_once_are_not_searched_again(
         searched.append((version, probe.table.partition("@")[0]))
         return search(self, version, probe, *more)
 
+    users: set[int] = set()
+    count = SharedWork.count
+
+    def counted(self: SharedWork, name: str, spent: float, seconds: float, n_users: int) -> None:
+        users.update([n_users] if name.startswith("probe") else [])
+        count(self, name, spent, seconds, n_users)
+
+    monkeypatch.setattr(SharedWork, "count", counted)
     monkeypatch.setattr(ChangedTables, "_search", recorded)
     text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE y (k INT, n INT, m INT) USING delta LOCATION 'raw/y';\n"
@@ -330,6 +338,7 @@ def test_rows_that_were_found_once_are_not_searched_again(
     assert build(enter(root), [*OF_TWO]) == methods_of(OF_TWO)
     assert sorted({*searched}) == sorted(searched)
     assert {table for _, table in searched} == {"y", "z"}
+    assert users == {1, 2}  # two of the three search `y` for the same keys
     searched.clear()
     DeltaTable(root / "raw" / "y").update({"m": "m + 1"}, predicate="k < 4")
     DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 3")
