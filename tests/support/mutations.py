@@ -263,8 +263,20 @@ MUTATIONS = (
     _deltas(
         "a probe serves several keys only if these are of columns that are equated",
         "relations.py",
-        "if len(numbers) == 1 and origins and origins <= same:",
+        "if origins and origins <= same:",
         "if len(numbers) == 1 and same:",
+    ),
+    _deltas(
+        "all terms of a query find their keys in one probe",
+        "relations.py",
+        "origins.union(known.origins if known else ())",
+        "origins",
+    ),
+    _deltas(
+        "a condition with a subquery excludes no keys",
+        "rules.py",
+        "plain = tuple(c for c in block.conjuncts if not outermost([c], Subquery))",
+        "plain = block.conjuncts",
     ),
     _deltas(
         "keys of changed subqueries are of no column",
