@@ -355,18 +355,22 @@ class HeldRelations:
         """Return held rows of a table that have at least some keys and columns."""
         with self._lock:
             for probe in self._probes.get(place, ()):
-                if columns <= probe.columns and self._has_keys(probe.keys, keys):
+                if columns <= probe.columns and self._has_keys(probe.keys, keys, len(place[1])):
                     return probe.rows
         return None
 
-    def _has_keys(self, name: str, others: str) -> bool:
-        """Whether a held relation has all keys of another one."""
+    def _has_keys(self, name: str, others: str, n_columns: int) -> bool:
+        """Whether a held relation has all keys of another one, in their first columns."""
         if name == others:
             return True
         rows, fewer = self._keys_here(name), self._keys_here(others)
         if rows is None or fewer is None:
             return False
-        return not fewer.join(rows, rows.column_names, join_type="left anti").num_rows
+        columns = [f"c{n}" for n in range(n_columns)]
+        rows, fewer = rows.select(columns), fewer.select(columns)
+        if rows.schema.types != fewer.schema.types:
+            return False
+        return not fewer.join(rows, columns, join_type="left anti").num_rows
 
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""

@@ -248,6 +248,7 @@ def test_changes_of_unused_columns_do_not_reach_incremental_builds(
     columns = ", ".join(f"{name} {kind}" for name, kind in OF_ONE_KIND.items())
     text = f"CREATE TABLE z (k INT, {columns}, f DOUBLE, o INT) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE x (k INT, d DATE, v INT) USING delta LOCATION 'raw/x';\n"
+    text += "CREATE TABLE w (k INT, v INT) USING delta LOCATION 'raw/w';\n"
     items = ", ".join(f"z.{name}" for name in OF_ONE_KIND)
     joined = "FROM z JOIN x ON z.d = x.d AND z.k = x.k"
     queries = {
@@ -258,6 +259,11 @@ def test_changes_of_unused_columns_do_not_reach_incremental_builds(
         ),
         "doubles": ("keys", f"SELECT z.k, z.f, x.v {joined}"),
         "others": ("keys", "SELECT k, o FROM z"),
+        "tested": (
+            "keys",
+            "SELECT k, o FROM z WHERE EXISTS (SELECT 1 FROM x WHERE x.k = z.k AND x.d = z.d)"
+            " AND EXISTS (SELECT 1 FROM w WHERE w.k = z.k)",
+        ),
     }
     root = make_project({"m.sql": text + views(queries)})
     days = [date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 10), None] * 4
@@ -279,6 +285,7 @@ def test_changes_of_unused_columns_do_not_reach_incremental_builds(
     }
     write_deltalake(root / "raw" / "z", pa.table({"k": ones, **values, "o": ones}))
     write_deltalake(root / "raw" / "x", pa.table({"k": ones, "d": values["d"], "v": ones}))
+    write_deltalake(root / "raw" / "w", pa.table({"k": ones, "v": ones}))
     build(enter(root), [*queries])
     DeltaTable(root / "raw" / "z").update({"o": "o + 1"}, predicate="k < 9")
     DeltaTable(root / "raw" / "z").update({"f": "-f", "s": "concat(s, 'x')"}, predicate="k < 2")
@@ -289,6 +296,8 @@ def test_changes_of_unused_columns_do_not_reach_incremental_builds(
     written.clear()
     DeltaTable(root / "raw" / "z").delete("k IN (0, 1, 2, 3)")
     DeltaTable(root / "raw" / "z").update({"o": "o + 1"})
+    for name in ("x", "w"):  # of the two keys of a row of `x`, one finds rows of `w`
+        DeltaTable(root / "raw" / name).delete("k IN (5, 6, 8)")
     assert build(enter(root), [*queries]) == methods_of(queries)
     assert 4 in written
 
