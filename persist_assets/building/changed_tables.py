@@ -481,16 +481,18 @@ class ChangedTables:
         return self._hold("keys", text, here=here)
 
     def _show_probe(self, version: str, digest: str) -> str:
-        """Return the view of the rows of a changed table that have some keys, before or now.
+        """Return the view of rows of a changed table before or now: those with some keys, or more.
 
-        If the run holds rows with these and other keys, they are among them.
+        The run may hold rows with these and other keys already. If they are few, they will do.
         """
         probe, relations = self.program.probes[digest], self.reader.relations
         (columns, n_users), keys = self._uses_of(digest), self._show_keys(probe)
         place = f"{version}~{self._version_name(probe.table)}", probe.columns
         numbers = frozenset(n for n, _ in columns)
-        having_keys = self._having_keys(probe, keys)
         held = relations.find_probe(place, numbers, keys)
+        if held is not None and relations.holds_few(held):
+            return held
+        having_keys = self._having_keys(probe, keys)
         if held is None:
             view = self._search(version, probe, digest, having_keys)
         else:
