@@ -205,16 +205,21 @@ class DirectoryLake:
                 self._put(some[0]["d"], pa.Table.from_pylist(some, SCHEMA), file)
 
     def delete(self, fifth: int) -> None:
-        for file, rows in self._files():
-            some = [row for row in rows.to_pylist() if row["id"] % 5 != fifth]
+        self._keep(self._files(), lambda row_id: row_id % 5 != fifth)
+
+    def _keep(self, files: list[tuple[Path, pa.Table]], stays: Callable[[int], bool]) -> None:
+        """Delete rows of some files by their ids; the last file of the directory stays."""
+        for file, rows in files:
+            some = [row for row in rows.to_pylist() if stays(row["id"])]
             if some:
                 self._put(some[0]["d"], pa.Table.from_pylist(some, SCHEMA), file)
             elif len(self._files()) > 1:
                 file.unlink()
 
     def merge(self, rows: pa.Table) -> None:
-        self.delete(self.rng.randrange(5))
+        files, ids = self._files(), {*rows["id"].to_pylist()}
         self.append(rows)
+        self._keep(files, lambda row_id: row_id not in ids)
 
     def optimize(self) -> None:
         files = self._files()
