@@ -445,6 +445,8 @@ def spark_cause(error: BaseException) -> str:
     if raised:  # in a Python worker
         return raised[1][:500]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling "):  # py4j, before Java's
+        lines = [line.removeprefix(": ") for line in lines[1:]] or lines
     conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
     line = (conditions or lines or [type(error).__name__])[0]
     match = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
