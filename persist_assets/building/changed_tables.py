@@ -2,8 +2,7 @@
 
     now:T                a table that did not change
     old:T, new:T         one that did, before and now
-    changes:T            its changed rows, net of each other, with their weights
-    delta:T              the same in the columns that the query reads; few rows are net in these
+    delta:T              its changed rows and their weights, in the columns that the query reads
     old probe, new probe its rows with some keys, before and now
 
 A relation is a view of the session. Its name says which versions it is made of, so sources of one
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Snapshot
 
 _NAME = re.compile(
-    r"`(now|old|new|delta|changes|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
+    r"`(now|old|new|delta|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
 )
 _COLUMN = r"[ts]\.(?:`(?:[^`]|``)+`|\w+)"
 SEMI_JOIN = re.compile(
@@ -261,8 +260,6 @@ class ChangedTables:
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
         """Return the view of a version of a table, or of its change."""
-        if kind == "changes":
-            return self._changes(source_id)
         if kind == "delta":
             return self._delta(source_id)
         name = f"{kind}~{self._version_name(source_id)}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
     _Place = tuple[str, tuple[tuple[int, str], ...]]
-    """A version of a table, and the columns by which it is searched."""
+    """A version of a table, and the columns whose values a search compares with keys."""
     _ByProbe = dict[str, list[Program | Merging]]
     _Planned = Callable[[DataFrame], DataFrame]
 

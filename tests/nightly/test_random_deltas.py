@@ -62,8 +62,7 @@ def test_random_queries_are_incrementally_maintained_on_spark(
         tally["refused"] += len(refused)
         n += AT_ONCE
     print(f"{n} queries, {dict(tally)} in {time.monotonic() - began:.0f} s")
-    assert all(tally[method] > n / 8 for method in ("keys", "merge"))
-    assert tally["append"] > n / 40  # of few queries, and of changes that only add rows
+    assert all(tally[method] > n / 8 for method in ("append", "keys", "merge"))
     assert tally["refused"] < n / 4
 
 
