@@ -69,7 +69,7 @@ def test_random_queries_are_incrementally_maintained_on_spark(
 def change(rng: random.Random, tables: Tables, root: Path) -> None:
     """Change some tables at random."""
     chosen = [t for t in COLUMNS if rng.random() < 0.6] or [*COLUMNS]
-    grows = rng.random() < 0.3
+    grows = rng.random() < 0.5
     tables.change(rng, chosen, grows=grows)
     for table in chosen:
         rows = tables.new[table]
