@@ -27,6 +27,7 @@ from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
 from persist_assets.core.object_stores import spark_pattern, spark_uri
+from persist_assets.engine.few_rows import MOST_COLLECTED_ROWS, collected
 from persist_assets.engine.row_metrics import row_digests
 from persist_assets.engine.session import translated
 from persist_assets.planning.render import Statement
@@ -70,6 +71,8 @@ _MANY_BYTES = 32 * 2**20
 _LARGE_BYTES = 128 * 2**20
 _MANY_FILES = 8
 """In tables of at least this size with as many files, those that have some keys are found first."""
+_FEW = ("change", "changes", "keys")
+"""Kinds of relations that usually have few rows if the relations that they follow from have."""
 _MOST_ROWS = 500_000
 """If no held relation has more rows, statements are planned for few."""
 
@@ -114,6 +117,13 @@ class ChangedTables:
     def planned(self, frame: DataFrame) -> DataFrame:
         """Return rows computed from held relations, planned for few rows if these have few."""
         return self.reader.engine.for_few_rows(frame) if self.are_few() else frame
+
+    def collected(self, frame: DataFrame) -> Any:
+        """Return rows that follow from few as an Arrow table; None: there may be many."""
+        if not self.are_few() or self._n_most > MOST_COLLECTED_ROWS:
+            return None
+        with translated("computing what changed"):
+            return collected(self.planned(frame))
 
     def differing(self) -> dict[SourceID, Change]:
         """Return the changes of tables that differ in the columns that the query uses."""
@@ -250,7 +260,13 @@ class ChangedTables:
 
         def rows() -> DataFrame:
             frame = engine.run(Statement(text, {}, ()))
-            return relations.hold(view, frame, self.planned if of_few else None, here)
+
+            def table() -> Any:
+                rows = here() if here else None
+                is_collected = rows is None and of_few and kind in _FEW
+                return self.collected(frame) if is_collected else rows
+
+            return relations.hold(view, frame, self.planned if of_few else None, table)
 
         engine.view(view, rows)
         self._n_most = max(self._n_most, relations.n_rows(view))

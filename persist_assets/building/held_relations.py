@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
+from persist_assets.engine.few_rows import MOST_ROWS_IN_MEMORY, in_memory
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.storage.arrow_rows import digest_of, read_rows, write_rows
+from persist_assets.storage.arrow_rows import digest_of, read_rows, with_spark_schema, write_rows
 from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
@@ -196,11 +197,7 @@ class HeldRelations:
             if name not in self._held:
                 rows = frame.hint("rebalance") if name.startswith("probe~") else frame
                 began = time.monotonic()
-                table = here() if here else None
-                if table is None:
-                    self._held[name] = self.written(rows, planned)
-                else:
-                    self._held[name] = self.written_table(table, frame)
+                self._held[name] = self.written(rows, planned, here)
                 self._seconds[name] = time.monotonic() - began
             return self._held[name].rows
 
@@ -228,8 +225,16 @@ class HeldRelations:
         with self._lock:
             return name in self._held and self._held[name].n_rows <= _FEW_ROWS
 
-    def written(self, frame: DataFrame, planned: _Planned | None = None) -> Written:
+    def written(
+        self,
+        frame: DataFrame,
+        planned: _Planned | None = None,
+        here: Callable[[], Any] | None = None,
+    ) -> Written:
         """Compute the rows of a frame now, in temporary files; see `hold`."""
+        table = here() if here else None
+        if table is not None:
+            return self.written_table(table, frame)
         place = self._place()
         with translated("computing what changed"):
             writer = (planned(frame) if planned else frame).write
@@ -240,8 +245,8 @@ class HeldRelations:
     def written_table(self, table: Any, like: DataFrame) -> Written:
         """Write an Arrow table, with the types of a frame, to temporary files."""
         place = self._place()
-        write_rows(table, place)
-        return _read(place, like)
+        write_rows(with_spark_schema(table, like.schema.json()), place)
+        return _read(place, like, table)
 
     def get(self, name: str) -> Written:
         """Return a held relation.
@@ -468,11 +473,15 @@ class HeldRelations:
         return readers if len(readers) <= _MOST_READERS else []
 
 
-def _read(place: str, like: DataFrame) -> Written:
-    """Return rows in files, which have the types of a frame."""
+def _read(place: str, like: DataFrame, table: Any = None) -> Written:
+    """Return rows in files, which have the types of a frame; `table` may have them, too."""
+    (n_rows, nullable), rows, session = rows_in(place), None, like.sparkSession
     with translated("computing what changed"):
-        rows = like.sparkSession.read.schema(like.schema).parquet(spark_uri(place))
-    n_rows, nullable = rows_in(place)
+        if n_rows <= MOST_ROWS_IN_MEMORY:
+            table = read_rows(place) if table is None else table
+            rows = in_memory(table, session, like.schema)
+        if rows is None:
+            rows = session.read.schema(like.schema).parquet(spark_uri(place))
     # Spark plans nothing for what is joined with no rows, if it knows that there are none.
     if n_rows <= _FEW_ROWS:
         # One partition needs no exchange, and each exchange takes a job.

@@ -1,8 +1,11 @@
-"""Computing few rows: planned once, in no more tasks than run at once.
+"""Computing few rows: planned once, in no more tasks than run at once, and without files.
 
 Adaptive execution runs a job for each exchange and plans again after each of them. For few rows
 this takes longer than what better plans save, so they are computed in a twin of the session that
 does without. A frame keeps its meaning there: the twin plans what the session has analyzed.
+
+To write a file for few rows takes Spark longer than to compute them. Reading one takes as long as
+a small join. So few rows are collected, and frames have them in memory.
 """
 
 from __future__ import annotations
@@ -11,10 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 _MOST_FILES = 4
 """Few rows are written to at most so many files."""
+MOST_COLLECTED_ROWS = 50_000
+MOST_ROWS_IN_MEMORY = 10_000
+_MOST_BYTES = 2**18
+"""Rows in memory are sent with each task that reads them."""
+_EXACT_TYPES = frozenset(
+    "bigint binary boolean date double float int smallint string timestamp timestamp_ntz"
+    " tinyint".split()
+)
+"""Types besides decimals whose values Arrow has as Spark has them."""
 
 
 def is_classic(frame: DataFrame) -> bool:
@@ -38,6 +51,54 @@ def in_few_files(frame: DataFrame) -> DataFrame:
     """Return rows in no more partitions than few rows need, if their session is classic."""
     is_spread = is_classic(frame) and at_once(frame.sparkSession) > _MOST_FILES
     return frame.repartition(_MOST_FILES) if is_spread else frame
+
+
+def collected(frame: DataFrame) -> Any:
+    """Return the rows of a frame, computed now, as an Arrow table.
+
+    None: there are more than `MOST_COLLECTED_ROWS`, or Arrow lacks their types.
+    """
+    if not is_classic(frame) or not _is_exact(frame.schema):
+        return None
+    table = frame.limit(MOST_COLLECTED_ROWS + 1).toArrow()
+    return _in_utc(table) if table.num_rows <= MOST_COLLECTED_ROWS else None
+
+
+def _in_utc(table: Any) -> Any:
+    """Return an Arrow table whose timestamps have the time zone of Spark's files."""
+    from pyarrow import schema, timestamp, types
+
+    utc = timestamp("us", "UTC")
+    fields = (
+        f.with_type(utc) if types.is_timestamp(f.type) and f.type.tz else f for f in table.schema
+    )
+    return table.cast(schema(fields))
+
+
+def in_memory(table: Any, session: SparkSession, schema: StructType) -> DataFrame | None:
+    """Return the rows of an Arrow table as a frame that reads no files.
+
+    None: they are too large for that, or Arrow lacks their types.
+
+    Parameters
+    ----------
+    schema
+        Spark's types of the rows.
+    """
+    from pyspark.sql.session import SparkSession as ClassicSession
+    from pyspark.sql.types import StructField, StructType
+
+    is_little = table.num_rows <= MOST_ROWS_IN_MEMORY and table.nbytes <= _MOST_BYTES
+    any_session: Any = session
+    if not is_little or not _is_exact(schema) or not isinstance(any_session, ClassicSession):
+        return None
+    fields = [StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
+    return session.createDataFrame(table, StructType(fields))
+
+
+def _is_exact(schema: StructType) -> bool:
+    kinds = [field.dataType.simpleString() for field in schema.fields]
+    return bool(kinds) and all(k in _EXACT_TYPES or k.startswith("decimal(") for k in kinds)
 
 
 def at_once(session: SparkSession) -> int:

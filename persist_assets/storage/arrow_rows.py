@@ -38,6 +38,11 @@ def spark_schema(place: str) -> str | None:
     return None
 
 
+def with_spark_schema(rows: Any, schema: str) -> Any:
+    """Return an Arrow table that is written with Spark's schema; see `spark_schema`."""
+    return rows.replace_schema_metadata({_SPARK_SCHEMA: schema})
+
+
 def digest_of(rows: Any) -> str:
     """Return a digest of the names, types and values of an Arrow table, independent of its order.
 

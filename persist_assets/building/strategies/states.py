@@ -12,6 +12,7 @@ import json
 import logging
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
@@ -32,6 +33,7 @@ from persist_assets.core.errors import BuildError, StorageError
 from persist_assets.core.model.deltas import Merging, NoRule, state_name
 from persist_assets.core.model.snapshots import KeptState
 from persist_assets.core.object_stores import spark_pattern
+from persist_assets.engine.few_rows import MOST_ROWS_IN_MEMORY, in_memory
 from persist_assets.engine.session import translated
 from persist_assets.storage.arrow_rows import read_rows, spark_schema, write_rows
 from persist_assets.storage.files import delete_directory, rows_in
@@ -167,7 +169,10 @@ class Merge:
             rows = tables.run(state.changed)
             if _rounds(rows, former):
                 rows = tables.run(state.summed)
-            changed = task.reader.relations.written(_cast(rows, former), tables.planned)
+            rows = _cast(rows, former)
+            changed = task.reader.relations.written(
+                rows, tables.planned, partial(tables.collected, rows)
+            )
             changes.append(changed)
             n_rows[number] += changed.n_rows
             states.append(_merged(task, base, number, state, former, changed))
@@ -256,12 +261,16 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     place = _place(task, base, number)
     if rows_in(place)[0] != base.states[number].rows:
         raise StorageError(f"a state of {base.table} is gone", hint="it will be computed again")
-    schema = spark_schema(place)
+    text, session = spark_schema(place), task.reader.engine.session
     with translated(f"reading a state of `{task.source.name}`"):
-        reader = task.reader.engine.session.read
-        if schema is not None:  # otherwise a Spark job finds it
-            reader = reader.schema(StructType.fromJson(json.loads(schema)))
-        return reader.parquet(spark_pattern(place))
+        if text is None:
+            return session.read.parquet(spark_pattern(place))  # a Spark job finds the schema
+        schema, rows = StructType.fromJson(json.loads(text)), None
+        if base.states[number].rows <= MOST_ROWS_IN_MEMORY:
+            rows = in_memory(read_rows(place), session, schema)
+        if rows is None:
+            rows = session.read.schema(schema).parquet(spark_pattern(place))
+        return rows
 
 
 def _rounds(rows: DataFrame, like: DataFrame) -> bool:
@@ -303,7 +312,10 @@ def _merged(
     if is_small(base.states[number].rows + changed.n_rows, key_types):
         table = merged_here(_place(task, base, number), changed.place, state.n_keys)
         if table is not None:
-            return _Now(task.reader.relations.written_table(table, former).rows, table)
+            rows = in_memory(table, former.sparkSession, former.schema)
+            if rows is None:
+                rows = task.reader.relations.written_table(table, former).rows
+            return _Now(rows, table)
     keys = [f"k{k}" for k in range(state.n_keys)]
     same = F.expr(" AND ".join(f"s.{k} {changed.equal(k)} c.{k}" for k in keys))
     stay = former.alias("s").join(changed.rows.alias("c"), same, "left_anti")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from persist_assets.core.settings.load import load_settings
+from persist_assets.engine.few_rows import (
+    MOST_COLLECTED_ROWS,
+    MOST_ROWS_IN_MEMORY,
+    collected,
+    in_memory,
+)
 from persist_assets.engine.spark import SparkEngine
 
 if TYPE_CHECKING:
@@ -28,3 +36,58 @@ def test_small_frames_use_a_session_with_equal_settings_but_no_adaptive_plans(
         assert twin.conf.get(key) == session.conf.get(key)
     assert session.conf.get("spark.sql.adaptive.enabled") == "true"
     assert engine.for_few_rows(frame).sparkSession is twin
+
+
+EXACT = """
+SELECT CAST(i AS TINYINT) AS a, CAST(i AS SMALLINT) AS b, CAST(i AS INT) AS c, i AS d,
+  i > 0 AS e, CAST(i AS DECIMAL(38, 18)) / 3 AS f, CAST(i AS DECIMAL(5, 2)) AS g, x, CAST(x AS
+  FLOAT) AS y, s, CAST(s AS BINARY) AS t, day, at, CAST(at AS TIMESTAMP_NTZ) AS l
+FROM VALUES
+  (1L, double('NaN'), 'é', DATE '0001-01-01', TIMESTAMP '0001-01-01 00:00:00'),
+  (-1L, -0.0D, '', DATE '9999-12-31', TIMESTAMP '1883-11-18 12:03:57.999999'),
+  (0L, 0.0D, string(X'ff00'), DATE '1582-10-10', TIMESTAMP '9999-12-31 23:59:59.999999'),
+  (NULL, NULL, NULL, NULL, NULL) AS v(i, x, s, day, at)
+"""
+AS_TEXT = (
+    "SELECT struct(a, b, c, d, e, f, g, x, y, day, at, l)::STRING, hex(s), hex(t),"
+    " unix_micros(at) FROM {rows} ORDER BY d"
+)
+
+
+@pytest.mark.proves("T8", "T18")
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_rows_in_memory_are_the_rows_that_were_computed(spark: Any, zone: str) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    frame = session.sql(EXACT)
+    table = collected(frame)
+    assert str(table.schema.field("at").type) == "timestamp[us, tz=UTC]"
+    rows = in_memory(table, session, frame.schema)
+    assert rows is not None
+    assert not rows.inputFiles()
+    assert [(f.name, f.dataType) for f in rows.schema] == [
+        (f.name, f.dataType) for f in frame.schema
+    ]
+    texts = [session.sql(AS_TEXT, rows=r).collect() for r in (rows, frame)]
+    assert texts[0] == texts[1]
+    assert "NaN" in str(texts) and "-0.0" in str(texts)
+
+
+def test_many_rows_and_other_types_are_not_computed_in_memory(
+    spark: Any, make_project: Callable[..., Path]
+) -> None:
+    engine = SparkEngine(load_settings(make_project({})), lambda: spark)
+    session: Any = engine.session
+    for other in ("array(1)", "INTERVAL '1' DAY", "'a' COLLATE UTF8_LCASE", "NULL", "struct(1)"):
+        frame = session.sql(f"SELECT 1 AS k, {other} AS o")
+        assert collected(frame) is None
+        assert in_memory(session.sql("SELECT 1 AS k").toArrow(), session, frame.schema) is None
+    assert collected(session.range(MOST_COLLECTED_ROWS + 1)) is None
+    for n in (MOST_ROWS_IN_MEMORY, MOST_ROWS_IN_MEMORY + 1):
+        frame = session.range(n)
+        table = collected(frame)
+        assert table.num_rows == n
+        rows = in_memory(table, session, frame.schema)
+        assert (rows is not None) == (n == MOST_ROWS_IN_MEMORY)
+    wide = session.sql("SELECT repeat('x', 300000) AS s")
+    assert in_memory(collected(wide), session, wide.schema) is None
