@@ -260,6 +260,8 @@ class ChangedTables:
 
         def rows() -> DataFrame:
             frame = engine.run(Statement(text, {}, ()))
+            if kind == "probe":
+                frame = frame.hint("rebalance")
 
             def table() -> Any:
                 rows = here() if here else None
@@ -507,7 +509,7 @@ class ChangedTables:
             return held
         having_keys = self._having_keys(probe, keys)
         if held is None:
-            view = self._search(version, probe, digest, having_keys)
+            view = self._search(version, probe, digest, having_keys, columns, n_users)
         else:
             items = ", ".join(f"c{n}" for n, _ in columns)
             text = f"SELECT t.* FROM (SELECT {items} FROM {quote(held)}){having_keys}"
@@ -523,10 +525,23 @@ class ChangedTables:
         )
         return f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
 
-    def _search(self, version: str, probe: Probe, digest: str, having_keys: str) -> str:
-        """Return the view of the rows of a table with some keys, before or now."""
+    def _search(
+        self,
+        version: str,
+        probe: Probe,
+        digest: str,
+        having_keys: str,
+        columns: Sequence[tuple[int, str]],
+        n_users: int,
+    ) -> str:
+        """Return the view of the rows of a table with some keys, before or now.
+
+        Parameters
+        ----------
+        columns, n_users
+            See `_uses_of`.
+        """
         table, relations = probe.table, self.reader.relations
-        columns, n_users = self._uses_of(digest)
         hold = partial(self._hold, "probe", n_users=n_users)
         items = ", ".join(f"c{n}" for n, _ in columns)
 

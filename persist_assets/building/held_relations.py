@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
-from persist_assets.engine.few_rows import MOST_ROWS_IN_MEMORY, in_memory
+from persist_assets.engine.few_rows import MOST_ROWS_IN_MEMORY, compares_as_spark, in_memory
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.storage.arrow_rows import digest_of, read_rows, with_spark_schema, write_rows
@@ -195,9 +195,8 @@ class HeldRelations:
         """
         with self._lock:
             if name not in self._held:
-                rows = frame.hint("rebalance") if name.startswith("probe~") else frame
                 began = time.monotonic()
-                self._held[name] = self.written(rows, planned, here)
+                self._held[name] = self.written(frame, planned, here)
                 self._seconds[name] = time.monotonic() - began
             return self._held[name].rows
 
@@ -287,7 +286,8 @@ class HeldRelations:
         from pyarrow import ArrowException
         from pyarrow.compute import field as column
 
-        if not self._is_little(changes):
+        like = changes.rows.select(*columns, ROW_WEIGHT)
+        if not _is_little(changes):
             return Net()
         try:
             rows = read_rows(changes.place, [*columns, ROW_WEIGHT])
@@ -299,16 +299,10 @@ class HeldRelations:
         if (
             not totals.num_rows
             or totals.num_rows == changes.n_rows
-            or not _are_exact(totals.schema)
+            or not compares_as_spark(like.schema)
         ):
             return Net(bool(totals.num_rows))
-        like = changes.rows.select(*columns, ROW_WEIGHT)
         return Net(rows=self.written_table(totals.rename_columns([*columns, ROW_WEIGHT]), like))
-
-    def _is_little(self, rows: Written) -> bool:
-        """Whether held rows are so few bytes that they are computed with in memory."""
-        files = (f for f in list_files(rows.place) if f.name.endswith(".parquet"))
-        return sum(f.bytes for f in files) <= _MUCH_BYTES
 
     def values(self, columns: Sequence[tuple[Written, str]]) -> Any:
         """Return the values of columns of held rows, once each, as an Arrow table.
@@ -317,12 +311,13 @@ class HeldRelations:
         """
         from pyarrow import ArrowException, concat_tables
 
-        if not all(self._is_little(rows) for rows, _ in columns):
+        if not all(
+            _is_little(rows) and compares_as_spark(rows.rows.select(c).schema)
+            for rows, c in columns
+        ):
             return None
         try:
             tables = [read_rows(rows.place, [c]).rename_columns(["c0"]) for rows, c in columns]
-            if not all(_are_exact(t.schema) for t in tables):
-                return None
             return concat_tables(tables).group_by("c0", use_threads=False).aggregate([])
         except ArrowException:
             return None
@@ -346,8 +341,11 @@ class HeldRelations:
 
     def _keys_here(self, name: str) -> Any:
         """Return the keys of a held relation; None: too many, or Spark has to compare them."""
-        rows = read_rows(self.get(name).place)
-        return rows if rows.nbytes <= _MOST_KEY_BYTES and _are_exact(rows.schema) else None
+        keys = self.get(name)
+        if not compares_as_spark(keys.rows.schema):
+            return None
+        rows = read_rows(keys.place)
+        return rows if rows.nbytes <= _MOST_KEY_BYTES else None
 
     def add_probe(self, place: _Place, columns: frozenset[int], keys: str, rows: str) -> None:
         """Record that the rows of a table that have some keys are held."""
@@ -489,19 +487,7 @@ def _read(place: str, like: DataFrame, table: Any = None) -> Written:
     return Written(rows, n_rows, place, nullable)
 
 
-def _are_exact(schema: Any) -> bool:
-    """Whether Arrow distinguishes values as Spark does, and writes them as Spark reads them."""
-    from pyarrow import types
-
-    kinds = (
-        types.is_integer,
-        types.is_boolean,
-        types.is_date32,
-        types.is_decimal128,
-        types.is_string,
-        types.is_binary,
-    )
-    return all(
-        any(is_kind(t) for is_kind in kinds) or (types.is_timestamp(t) and t.unit == "us")
-        for t in schema.types
-    )
+def _is_little(rows: Written) -> bool:
+    """Whether held rows are so few bytes that they are computed with in memory."""
+    files = (f for f in list_files(rows.place) if f.name.endswith(".parquet"))
+    return sum(f.bytes for f in files) <= _MUCH_BYTES

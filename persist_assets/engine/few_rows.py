@@ -23,10 +23,11 @@ MOST_COLLECTED_ROWS = 50_000
 MOST_ROWS_IN_MEMORY = 10_000
 _MOST_BYTES = 2**18
 """Rows in memory are sent with each task that reads them."""
-_EXACT_TYPES = frozenset(
-    "bigint binary boolean date double float int smallint string timestamp timestamp_ntz"
-    " tinyint".split()
+_COMPARED = frozenset(
+    "bigint binary boolean date int smallint string timestamp timestamp_ntz tinyint".split()
 )
+"""Types besides decimals whose values Arrow has and compares as Spark does."""
+_EXACT = _COMPARED | {"double", "float"}
 """Types besides decimals whose values Arrow has as Spark has them."""
 
 
@@ -58,21 +59,24 @@ def collected(frame: DataFrame) -> Any:
 
     None: there are more than `MOST_COLLECTED_ROWS`, or Arrow lacks their types.
     """
-    if not is_classic(frame) or not _is_exact(frame.schema):
+    if not is_classic(frame) or not _has_only(frame.schema, _EXACT):
         return None
     table = frame.limit(MOST_COLLECTED_ROWS + 1).toArrow()
-    return _in_utc(table) if table.num_rows <= MOST_COLLECTED_ROWS else None
+    return _normalized(table) if table.num_rows <= MOST_COLLECTED_ROWS else None
 
 
-def _in_utc(table: Any) -> Any:
-    """Return an Arrow table whose timestamps have the time zone of Spark's files."""
+def _normalized(table: Any) -> Any:
+    """Return an Arrow table whose types do not depend on how its rows were computed.
+
+    All columns can be NULL, and timestamps have the time zone of Spark's files.
+    """
     from pyarrow import schema, timestamp, types
 
     utc = timestamp("us", "UTC")
     fields = (
         f.with_type(utc) if types.is_timestamp(f.type) and f.type.tz else f for f in table.schema
     )
-    return table.cast(schema(fields))
+    return table.cast(schema(f.with_nullable(True) for f in fields))
 
 
 def in_memory(table: Any, session: SparkSession, schema: StructType) -> DataFrame | None:
@@ -90,15 +94,25 @@ def in_memory(table: Any, session: SparkSession, schema: StructType) -> DataFram
 
     is_little = table.num_rows <= MOST_ROWS_IN_MEMORY and table.nbytes <= _MOST_BYTES
     any_session: Any = session
-    if not is_little or not _is_exact(schema) or not isinstance(any_session, ClassicSession):
+    if (
+        not is_little
+        or not _has_only(schema, _EXACT)
+        or not isinstance(any_session, ClassicSession)
+    ):
         return None
     fields = [StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
     return session.createDataFrame(table, StructType(fields))
 
 
-def _is_exact(schema: StructType) -> bool:
-    kinds = [field.dataType.simpleString() for field in schema.fields]
-    return bool(kinds) and all(k in _EXACT_TYPES or k.startswith("decimal(") for k in kinds)
+def compares_as_spark(schema: StructType) -> bool:
+    """Whether Arrow distinguishes values of these types as Spark does."""
+    return _has_only(schema, _COMPARED)
+
+
+def _has_only(schema: StructType, types: frozenset[str]) -> bool:
+    """Whether there are columns, and all are decimals or have one of some types."""
+    names = [field.dataType.simpleString() for field in schema.fields]
+    return bool(names) and all(name in types or name.startswith("decimal(") for name in names)
 
 
 def at_once(session: SparkSession) -> int:

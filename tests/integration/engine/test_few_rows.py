@@ -62,6 +62,7 @@ def test_rows_in_memory_are_the_rows_that_were_computed(spark: Any, zone: str) -
     frame = session.sql(EXACT)
     table = collected(frame)
     assert str(table.schema.field("at").type) == "timestamp[us, tz=UTC]"
+    assert all(field.nullable for field in collected(session.range(3)).schema)
     rows = in_memory(table, session, frame.schema)
     assert rows is not None
     assert not rows.inputFiles()
