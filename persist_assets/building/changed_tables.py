@@ -118,7 +118,12 @@ class ChangedTables:
         """Return rows computed from held relations, planned for few rows if these have few."""
         return self.reader.engine.for_few_rows(frame) if self.are_few() else frame
 
-    def collected(self, frame: DataFrame) -> Any:
+    def computed(self, frame: DataFrame) -> Written:
+        """Compute rows that follow from held relations now."""
+        here = partial(self._collected, frame)
+        return self.reader.relations.written(frame, self.planned, here)
+
+    def _collected(self, frame: DataFrame) -> Any:
         """Return rows that follow from few as an Arrow table; None: there may be many."""
         if not self.are_few() or self._n_most > MOST_COLLECTED_ROWS:
             return None
@@ -263,12 +268,12 @@ class ChangedTables:
             if kind == "probe":
                 frame = frame.hint("rebalance")
 
-            def table() -> Any:
-                rows = here() if here else None
-                is_collected = rows is None and of_few and kind in _FEW
-                return self.collected(frame) if is_collected else rows
+            def in_arrow() -> Any:
+                table = here() if here else None
+                is_collected = table is None and of_few and kind in _FEW
+                return self._collected(frame) if is_collected else table
 
-            return relations.hold(view, frame, self.planned if of_few else None, table)
+            return relations.hold(view, frame, self.planned if of_few else None, in_arrow)
 
         engine.view(view, rows)
         self._n_most = max(self._n_most, relations.n_rows(view))

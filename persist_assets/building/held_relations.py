@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
-from persist_assets.engine.few_rows import MOST_ROWS_IN_MEMORY, compares_as_spark, in_memory
+from persist_assets.engine.few_rows import compares_as_spark, rows_of
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.storage.arrow_rows import digest_of, read_rows, with_spark_schema, write_rows
@@ -286,7 +286,6 @@ class HeldRelations:
         from pyarrow import ArrowException
         from pyarrow.compute import field as column
 
-        like = changes.rows.select(*columns, ROW_WEIGHT)
         if not _is_little(changes):
             return Net()
         try:
@@ -299,9 +298,10 @@ class HeldRelations:
         if (
             not totals.num_rows
             or totals.num_rows == changes.n_rows
-            or not compares_as_spark(like.schema)
+            or not compares_as_spark(changes.rows.schema[name] for name in columns)
         ):
             return Net(bool(totals.num_rows))
+        like = changes.rows.select(*columns, ROW_WEIGHT)
         return Net(rows=self.written_table(totals.rename_columns([*columns, ROW_WEIGHT]), like))
 
     def values(self, columns: Sequence[tuple[Written, str]]) -> Any:
@@ -311,10 +311,8 @@ class HeldRelations:
         """
         from pyarrow import ArrowException, concat_tables
 
-        if not all(
-            _is_little(rows) and compares_as_spark(rows.rows.select(c).schema)
-            for rows, c in columns
-        ):
+        are_little = all(_is_little(rows) for rows, _ in columns)
+        if not are_little or not compares_as_spark(rows.rows.schema[c] for rows, c in columns):
             return None
         try:
             tables = [read_rows(rows.place, [c]).rename_columns(["c0"]) for rows, c in columns]
@@ -342,7 +340,7 @@ class HeldRelations:
     def _keys_here(self, name: str) -> Any:
         """Return the keys of a held relation; None: too many, or Spark has to compare them."""
         keys = self.get(name)
-        if not compares_as_spark(keys.rows.schema):
+        if not compares_as_spark(keys.rows.schema.fields):
             return None
         rows = read_rows(keys.place)
         return rows if rows.nbytes <= _MOST_KEY_BYTES else None
@@ -473,13 +471,9 @@ class HeldRelations:
 
 def _read(place: str, like: DataFrame, table: Any = None) -> Written:
     """Return rows in files, which have the types of a frame; `table` may have them, too."""
-    (n_rows, nullable), rows, session = rows_in(place), None, like.sparkSession
+    n_rows, nullable = rows_in(place)
     with translated("computing what changed"):
-        if n_rows <= MOST_ROWS_IN_MEMORY:
-            table = read_rows(place) if table is None else table
-            rows = in_memory(table, session, like.schema)
-        if rows is None:
-            rows = session.read.schema(like.schema).parquet(spark_uri(place))
+        rows = rows_of(place, n_rows, like.sparkSession, like.schema, table)
     # Spark plans nothing for what is joined with no rows, if it knows that there are none.
     if n_rows <= _FEW_ROWS:
         # One partition needs no exchange, and each exchange takes a job.

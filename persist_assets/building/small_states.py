@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.storage.arrow_rows import read_rows
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,13 +23,13 @@ def is_small(n_rows: int, key_types: Sequence[str]) -> bool:
     return n_rows <= _MOST_ROWS and comparable
 
 
-def merged_here(former: str, changed: str, n_keys: int) -> Any:
+def merged_here(former: Any, changed: Any, n_keys: int) -> Any:
     """Return the rows of a state now, as an Arrow table; None: Spark has to merge them.
 
     Parameters
     ----------
     former, changed
-        The directories with the state before, and with its changed rows.
+        The state before, and its changed rows, as Arrow tables.
     n_keys
         The number of key columns, which are the first ones.
     """
@@ -39,12 +37,11 @@ def merged_here(former: str, changed: str, n_keys: int) -> Any:
     from pyarrow.compute import call_function
 
     try:
-        before, after = read_rows(former), read_rows(changed)
-        if before.schema.types != after.schema.types:
+        if former.schema.types != changed.schema.types:
             return None
-        gone = {*_keys(after, n_keys)}
-        stays = before.filter(array([key not in gone for key in _keys(before, n_keys)], "bool"))
-        came = after.filter(call_function("greater", [after[_NUMBER], 0])).cast(before.schema)
+        gone = {*_keys(changed, n_keys)}
+        stays = former.filter(array([key not in gone for key in _keys(former, n_keys)], "bool"))
+        came = changed.filter(call_function("greater", [changed[_NUMBER], 0])).cast(former.schema)
         return concat_tables([stays, came])
     except (ArrowException, OverflowError, ValueError):  # a date that Python does not have
         return None

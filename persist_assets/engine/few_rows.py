@@ -12,17 +12,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.core.object_stores import spark_pattern
+from persist_assets.storage.arrow_rows import read_rows
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 
 _MOST_FILES = 4
 """Few rows are written to at most so many files."""
 MOST_COLLECTED_ROWS = 50_000
-MOST_ROWS_IN_MEMORY = 10_000
+"""More rows are written by Spark."""
+_MOST_ROWS_IN_MEMORY = 10_000
 _MOST_BYTES = 2**18
-"""Rows in memory are sent with each task that reads them."""
+"""More rows are read from files: those in memory are sent with each task that reads them."""
 _COMPARED = frozenset(
     "bigint binary boolean date int smallint string timestamp timestamp_ntz tinyint".split()
 )
@@ -59,7 +65,7 @@ def collected(frame: DataFrame) -> Any:
 
     None: there are more than `MOST_COLLECTED_ROWS`, or Arrow lacks their types.
     """
-    if not is_classic(frame) or not _has_only(frame.schema, _EXACT):
+    if not is_classic(frame) or not _has_only(frame.schema.fields, _EXACT):
         return None
     table = frame.limit(MOST_COLLECTED_ROWS + 1).toArrow()
     return _normalized(table) if table.num_rows <= MOST_COLLECTED_ROWS else None
@@ -80,7 +86,7 @@ def _normalized(table: Any) -> Any:
 
 
 def in_memory(table: Any, session: SparkSession, schema: StructType) -> DataFrame | None:
-    """Return the rows of an Arrow table as a frame that reads no files.
+    """Return the rows of an Arrow table as a frame of one partition that reads no files.
 
     None: they are too large for that, or Arrow lacks their types.
 
@@ -92,26 +98,47 @@ def in_memory(table: Any, session: SparkSession, schema: StructType) -> DataFram
     from pyspark.sql.session import SparkSession as ClassicSession
     from pyspark.sql.types import StructField, StructType
 
-    is_little = table.num_rows <= MOST_ROWS_IN_MEMORY and table.nbytes <= _MOST_BYTES
+    is_little = table.num_rows <= _MOST_ROWS_IN_MEMORY and table.nbytes <= _MOST_BYTES
     any_session: Any = session
     if (
         not is_little
-        or not _has_only(schema, _EXACT)
+        or not _has_only(schema.fields, _EXACT)
         or not isinstance(any_session, ClassicSession)
     ):
         return None
     fields = [StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
-    return session.createDataFrame(table, StructType(fields))
+    return session.createDataFrame(table, StructType(fields)).coalesce(1)
 
 
-def compares_as_spark(schema: StructType) -> bool:
-    """Whether Arrow distinguishes values of these types as Spark does."""
-    return _has_only(schema, _COMPARED)
+def rows_of(
+    place: str, n_rows: int, session: SparkSession, schema: StructType, table: Any = None
+) -> DataFrame:
+    """Return the rows of the Parquet files in a directory, from memory if they are few.
+
+    Parameters
+    ----------
+    n_rows
+        How many there are.
+    schema
+        Spark's types of the rows.
+    table
+        The rows as an Arrow table, if they have been read.
+    """
+    if n_rows <= _MOST_ROWS_IN_MEMORY:
+        rows = in_memory(read_rows(place) if table is None else table, session, schema)
+        if rows is not None:
+            return rows
+    return session.read.schema(schema).parquet(spark_pattern(place))
 
 
-def _has_only(schema: StructType, types: frozenset[str]) -> bool:
+def compares_as_spark(fields: Iterable[StructField]) -> bool:
+    """Whether Arrow distinguishes values of these columns as Spark does."""
+    return _has_only(fields, _COMPARED)
+
+
+def _has_only(fields: Iterable[StructField], types: frozenset[str]) -> bool:
     """Whether there are columns, and all are decimals or have one of some types."""
-    names = [field.dataType.simpleString() for field in schema.fields]
+    names = [field.dataType.simpleString() for field in fields]
     return bool(names) and all(name in types or name.startswith("decimal(") for name in names)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
@@ -142,7 +141,7 @@ class Delta:
             rows.toDF(*columns, ROW_WEIGHT),
             lambda name: netted(f"SELECT * FROM {quote(name)}", typed),
         )
-        written = task.reader.relations.written(net, tables.planned, partial(tables.collected, net))
+        written = tables.computed(net)
         net = written.rows
         with translated(f"computing the rows of `{task.source.name}` that changed"):
             n_came, n_went = net.selectExpr(

@@ -12,7 +12,6 @@ import json
 import logging
 import uuid
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
@@ -33,7 +32,7 @@ from persist_assets.core.errors import BuildError, StorageError
 from persist_assets.core.model.deltas import Merging, NoRule, state_name
 from persist_assets.core.model.snapshots import KeptState
 from persist_assets.core.object_stores import spark_pattern
-from persist_assets.engine.few_rows import MOST_ROWS_IN_MEMORY, in_memory
+from persist_assets.engine.few_rows import in_memory, rows_of
 from persist_assets.engine.session import translated
 from persist_assets.storage.arrow_rows import read_rows, spark_schema, write_rows
 from persist_assets.storage.files import delete_directory, rows_in
@@ -67,7 +66,7 @@ class _Now:
     Attributes
     ----------
     table
-        Its rows as an Arrow table, if they were merged in memory.
+        Its rows as an Arrow table, if they are small; see `is_small`.
     """
 
     rows: DataFrame
@@ -162,20 +161,17 @@ class Merge:
         changes: list[Written] = []
         for number, state in enumerate(merging.states):
             former = _read(task, base, number)
-            _show(task, tables, state_name("former", number), former)
+            _show(task, tables, state_name("former", number), former.rows)
             if state.changed is None:
-                states.append(_same(task, base, number, former))
+                states.append(former)
                 continue
             rows = tables.run(state.changed)
-            if _rounds(rows, former):
+            if _rounds(rows, former.rows):
                 rows = tables.run(state.summed)
-            rows = _cast(rows, former)
-            changed = task.reader.relations.written(
-                rows, tables.planned, partial(tables.collected, rows)
-            )
+            changed = tables.computed(_cast(rows, former.rows))
             changes.append(changed)
             n_rows[number] += changed.n_rows
-            states.append(_merged(task, base, number, state, former, changed))
+            states.append(_merged(task, state, former, changed, n_rows[number]))
         if not any(changed.n_rows for changed in changes):
             return unchanged(task, base)
         few = tables.are_few(max(n_rows))
@@ -248,7 +244,7 @@ def _place(task: Task, base: Snapshot, number: int) -> str:
     return f"{root}/{base.build_uid}/{_directory(number)}"
 
 
-def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
+def _read(task: Task, base: Snapshot, number: int) -> _Now:
     """Return a state of a snapshot.
 
     Raises
@@ -258,19 +254,16 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     """
     from pyspark.sql.types import StructType
 
-    place = _place(task, base, number)
-    if rows_in(place)[0] != base.states[number].rows:
+    place, n_rows = _place(task, base, number), base.states[number].rows
+    if rows_in(place)[0] != n_rows:
         raise StorageError(f"a state of {base.table} is gone", hint="it will be computed again")
-    text, session = spark_schema(place), task.reader.engine.session
+    table = read_rows(place) if is_small(n_rows, ()) else None
+    schema, session = spark_schema(place), task.reader.engine.session
     with translated(f"reading a state of `{task.source.name}`"):
-        if text is None:
-            return session.read.parquet(spark_pattern(place))  # a Spark job finds the schema
-        schema, rows = StructType.fromJson(json.loads(text)), None
-        if base.states[number].rows <= MOST_ROWS_IN_MEMORY:
-            rows = in_memory(read_rows(place), session, schema)
-        if rows is None:
-            rows = session.read.schema(schema).parquet(spark_pattern(place))
-        return rows
+        if schema is None:
+            return _Now(session.read.parquet(spark_pattern(place)), table)  # Spark infers it
+        types = StructType.fromJson(json.loads(schema))
+        return _Now(rows_of(place, n_rows, session, types, table), table)
 
 
 def _rounds(rows: DataFrame, like: DataFrame) -> bool:
@@ -294,29 +287,28 @@ def _cast(rows: DataFrame, like: DataFrame) -> DataFrame:
     )
 
 
-def _same(task: Task, base: Snapshot, number: int, former: DataFrame) -> _Now:
-    """Return a state that did not change."""
-    is_read = is_small(base.states[number].rows, ())
-    return _Now(former, read_rows(_place(task, base, number)) if is_read else None)
+def _merged(task: Task, state: State, former: _Now, changed: Written, n_rows: int) -> _Now:
+    """Return the new state: the former rows, with the changed ones replaced.
 
-
-def _merged(
-    task: Task, base: Snapshot, number: int, state: State, former: DataFrame, changed: Written
-) -> _Now:
-    """Return the new state: the former rows, with the changed ones replaced."""
+    Parameters
+    ----------
+    n_rows
+        How many former and changed rows there are.
+    """
     from pyspark.sql import functions as F
 
     if not state.n_keys:
         return _Now(changed.rows, read_rows(changed.place))
-    key_types = [f.dataType.simpleString() for f in former.schema.fields[: state.n_keys]]
-    if is_small(base.states[number].rows + changed.n_rows, key_types):
-        table = merged_here(_place(task, base, number), changed.place, state.n_keys)
+    types = former.rows.schema
+    key_types = [f.dataType.simpleString() for f in types.fields[: state.n_keys]]
+    if is_small(n_rows, key_types):
+        table = merged_here(former.table, read_rows(changed.place), state.n_keys)
         if table is not None:
-            rows = in_memory(table, former.sparkSession, former.schema)
+            rows = in_memory(table, former.rows.sparkSession, types)
             if rows is None:
-                rows = task.reader.relations.written_table(table, former).rows
+                rows = task.reader.relations.written_table(table, former.rows).rows
             return _Now(rows, table)
     keys = [f"k{k}" for k in range(state.n_keys)]
     same = F.expr(" AND ".join(f"s.{k} {changed.equal(k)} c.{k}" for k in keys))
-    stay = former.alias("s").join(changed.rows.alias("c"), same, "left_anti")
+    stay = former.rows.alias("s").join(changed.rows.alias("c"), same, "left_anti")
     return _Now(stay.unionByName(changed.rows.where("n > 0")))

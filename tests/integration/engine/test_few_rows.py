@@ -9,7 +9,6 @@ import pytest
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.few_rows import (
     MOST_COLLECTED_ROWS,
-    MOST_ROWS_IN_MEMORY,
     collected,
     in_memory,
 )
@@ -66,6 +65,7 @@ def test_rows_in_memory_are_the_rows_that_were_computed(spark: Any, zone: str) -
     rows = in_memory(table, session, frame.schema)
     assert rows is not None
     assert not rows.inputFiles()
+    assert rows.rdd.getNumPartitions() == 1
     assert [(f.name, f.dataType) for f in rows.schema] == [
         (f.name, f.dataType) for f in frame.schema
     ]
@@ -74,21 +74,18 @@ def test_rows_in_memory_are_the_rows_that_were_computed(spark: Any, zone: str) -
     assert "NaN" in str(texts) and "-0.0" in str(texts)
 
 
-def test_many_rows_and_other_types_are_not_computed_in_memory(
-    spark: Any, make_project: Callable[..., Path]
-) -> None:
-    engine = SparkEngine(load_settings(make_project({})), lambda: spark)
-    session: Any = engine.session
+def test_many_rows_and_other_types_are_not_computed_in_memory(spark: Any) -> None:
+    session = spark.newSession()
     for other in ("array(1)", "INTERVAL '1' DAY", "'a' COLLATE UTF8_LCASE", "NULL", "struct(1)"):
         frame = session.sql(f"SELECT 1 AS k, {other} AS o")
         assert collected(frame) is None
         assert in_memory(session.sql("SELECT 1 AS k").toArrow(), session, frame.schema) is None
     assert collected(session.range(MOST_COLLECTED_ROWS + 1)) is None
-    for n in (MOST_ROWS_IN_MEMORY, MOST_ROWS_IN_MEMORY + 1):
+    for n in (10_000, 10_001):
         frame = session.range(n)
         table = collected(frame)
         assert table.num_rows == n
         rows = in_memory(table, session, frame.schema)
-        assert (rows is not None) == (n == MOST_ROWS_IN_MEMORY)
+        assert (rows is not None) == (n == 10_000)
     wide = session.sql("SELECT repeat('x', 300000) AS s")
     assert in_memory(collected(wide), session, wide.schema) is None

@@ -30,7 +30,7 @@ def state(rows: list[tuple[Any, ...]], schema: pa.Schema = SCHEMA) -> pa.Table:
 def merged(place: Path, former: pa.Table, changed: pa.Table, n_keys: int) -> Any:
     write_rows(former, f"{place}/former")
     write_rows(changed, f"{place}/changed")
-    return merged_here(f"{place}/former", f"{place}/changed", n_keys)
+    return merged_here(read_rows(f"{place}/former"), read_rows(f"{place}/changed"), n_keys)
 
 
 @settings(deadline=None)  # the first example imports a library
