@@ -437,6 +437,8 @@ def _jar_hint(scheme: str) -> str | None:
 _RAISED = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)$", re.MULTILINE
 )
+_SEVERAL = "[STAGE_MATERIALIZATION_MULTIPLE_FAILURES]"
+"""Stages of one query failed at the same time."""
 
 
 def spark_cause(error: BaseException) -> str:
@@ -447,6 +449,7 @@ def spark_cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling "):  # py4j, before Java's
         lines = [line.removeprefix(": ") for line in lines[1:]] or lines
+    lines = [line for line in lines if _SEVERAL not in line] or lines  # the next ones list them
     conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
     line = (conditions or lines or [type(error).__name__])[0]
     match = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)

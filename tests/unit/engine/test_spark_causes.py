@@ -19,6 +19,16 @@ CAUSES = {
     "Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero": (
         "[DIVIDE_BY_ZERO] Division by zero"
     ),
+    "An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException:"
+    " [STAGE_MATERIALIZATION_MULTIPLE_FAILURES] Multiple failures (2) in stage materialization: \n"
+    "  1. SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n"
+    "  2. SparkException: [INTERNAL_ERROR] Other. SQLSTATE: XX000 SQLSTATE: XX000\n\tat java": (
+        "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
+    ),
+    "org.apache.spark.SparkException: [STAGE_MATERIALIZATION_MULTIPLE_FAILURES] Multiple failures\n"
+    "  1. OutOfMemoryError: Java heap space\n  2. OutOfMemoryError: Java heap space": (
+        "1. OutOfMemoryError: Java heap space"
+    ),
     "[TABLE_NOT_FOUND] No table x.; line 1 pos 14": "[TABLE_NOT_FOUND] No table x.",
     "": "RuntimeError",
 }
