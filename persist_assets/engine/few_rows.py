@@ -29,6 +29,8 @@ MOST_COLLECTED_ROWS = 50_000
 _MOST_ROWS_IN_MEMORY = 10_000
 _MOST_BYTES = 2**18
 """More rows are read from files: those in memory are sent with each task that reads them."""
+_LIMITS = "org.apache.spark.sql.catalyst.optimizer.LimitPushDown"
+"""Each limit below a union has generated code of its own, which the JVM compiles again each time."""
 _COMPARED = frozenset(
     "bigint binary boolean date int smallint string timestamp timestamp_ntz tinyint".split()
 )
@@ -51,6 +53,8 @@ def twin_of(session: SparkSession) -> SparkSession:
     partitions = int(session.conf.get("spark.sql.shuffle.partitions") or "200")
     twin.conf.set("spark.sql.adaptive.enabled", "false")
     twin.conf.set("spark.sql.shuffle.partitions", str(min(partitions, at_once(session))))
+    excluded = session.conf.get("spark.sql.optimizer.excludedRules", "")
+    twin.conf.set("spark.sql.optimizer.excludedRules", ",".join(filter(None, (excluded, _LIMITS))))
     return twin
 
 

@@ -249,6 +249,36 @@ MUTATIONS = (
         "for place, (instance, node) in enumerate(changed[:1]):\n            delta",
     ),
     _deltas(
+        "conditions of joined changed leaves are their own",
+        "regrouping.py",
+        "inside = [c for c in plain if instances(c) and instances(c) <= joined]",
+        "inside = [c for c in plain if instances(c) and instances(c) & joined]",
+    ),
+    _deltas(
+        "conditions of joined changed leaves stay",
+        "staging.py",
+        "outer_conjuncts = [c for c in block.conjuncts if c not in {*conditions}]",
+        "outer_conjuncts = [c for c in block.conjuncts if c in {*conditions}]",
+    ),
+    _deltas(
+        "unchanged tables are joined with changed ones that are joined",
+        "regrouping.py",
+        "block = with_inner(query, block, joined, inside)",
+        "pass",
+    ),
+    _deltas(
+        "an unchanged table that rejects keys reduces them",
+        "regrouping.py",
+        "if not _are_reduced(query, block, keys, is_changed):",
+        "if True:",
+    ),
+    _deltas(
+        "only changed leaves become one",
+        "regrouping.py",
+        "if len(both) == 2 and both <= leaves:",
+        "if len(both) == 2:",
+    ),
+    _deltas(
         "rows as they were have the weight -1",
         "relations.py",
         "VERSIONS = ((NEW, 1), (OLD, -1))",

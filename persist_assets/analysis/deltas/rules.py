@@ -49,6 +49,7 @@ from persist_assets.analysis.deltas.pushing import (
     instances,
     restrictions,
 )
+from persist_assets.analysis.deltas.regrouping import changed_first
 from persist_assets.analysis.deltas.relations import NEW, OLD, VERSIONS, Relations, having, union
 from persist_assets.analysis.deltas.staging import grouped_by_each_set, outermost, windows_in
 from persist_assets.analysis.free import Free
@@ -183,6 +184,9 @@ class Rules:
 
     def _joined(self, block: Block, shown: Sequence[Expr]) -> list[str]:
         """Return the terms of a join: one for each leaf that changed."""
+        whole = replace(block, columns=_outs(shown))
+        block = changed_first(self.query, whole, self.relations.is_changed)
+        shown = [o.expr for o in block.columns]
         terms: list[str] = []
         changed = [(i, n) for i, n in block.leaves if self.relations.is_changed(n)]
         for place, (instance, node) in enumerate(changed):

@@ -42,7 +42,7 @@ from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from persist_assets.analysis.algebra import Expr, Node
 
@@ -242,7 +242,7 @@ class _Stage:
         leaves = {i for i, _ in block.leaves}
         while True:
             windows = windows_in([*_exprs_of(block), *_generating(block.leaves)])
-            around = _windows_in_subqueries(block)
+            around = windows_in_subqueries(block)
             misplaced = [w for w in (*windows, *around) if not _is_over(w, block)]
             misplaced = [w for w in misplaced if not _instances(w).isdisjoint(leaves)]
             if misplaced:
@@ -255,52 +255,8 @@ class _Stage:
                 inside, conditions = leaves, block.conjuncts
             if not exposed:
                 return self._with_subqueries(block)
-            block = self._with_inner(block, inside, conditions, exposed)
+            block = with_inner(self._query, block, inside, conditions, exposed, self.block)
             leaves = {i for i, _ in block.leaves}
-
-    def _with_inner(
-        self,
-        block: Block,
-        inside: Collection[int],
-        conditions: Sequence[Expr],
-        exposed: Sequence[Window],
-    ) -> Block:
-        """Return a Block that reads windows from a leaf with the rows that they are computed over.
-
-        Parameters
-        ----------
-        inside, conditions
-            The leaves and conjuncts of these rows.
-        exposed
-            The windows.
-        """
-        outer_conjuncts = [c for c in block.conjuncts if c not in {*conditions}]
-        outer_leaves = [(i, n) for i, n in block.leaves if i not in inside]
-        rest = [*outer_conjuncts, *(o.expr for o in block.columns), *_generating(outer_leaves)]
-        rest += [s.by for s in block.order]
-        exprs: list[Expr] = [*_refs(rest, inside, exposed), *exposed]
-        columns = [Out("", "", e, self._query.types.of(e)) for e in exprs]
-        leaves = tuple((i, n) for i, n in block.leaves if i in inside)
-        inner = self.block(Block(leaves, tuple(conditions), tuple(columns)))
-        instance, outs = self._query.leaf(Derived(inner), columns)
-        new = {id(e): out.expr for e, out in zip(exprs, outs, strict=True)}
-
-        def stand_in(expr: Expr) -> Expr | None:
-            if isinstance(expr, Window) and id(expr) not in new:
-                return _moved(expr, inside, conditions, instance, rebuild)
-            return new.get(id(expr))
-
-        rebuild = Rebuild(self._query.calls, replace=stand_in)
-        return Block(
-            (
-                (instance, Derived(inner)),
-                *((i, rebuild.node(n) if isinstance(n, Generate) else n) for i, n in outer_leaves),
-            ),
-            rebuild.exprs(outer_conjuncts),
-            tuple(o.of(rebuild.expr(o.expr)) for o in block.columns),
-            rebuild.sorts(block.order),
-            block.place,
-        )
 
     def _with_subqueries(self, block: Block) -> Block:
         """Return a Block with the queries in its expressions staged."""
@@ -362,6 +318,59 @@ class _Stage:
                 return node
 
 
+def with_inner(
+    query: Staged,
+    block: Block,
+    inside: Collection[int],
+    conditions: Sequence[Expr],
+    exposed: Sequence[Window] = (),
+    stage: Callable[[Block], Block] = lambda inner: inner,
+) -> Block:
+    """Return a Block that reads some of its leaves through one new leaf, which joins them.
+
+    Parameters
+    ----------
+    inside, conditions
+        The leaves and conjuncts of the rows of the new leaf.
+    exposed
+        Windows over these rows, which are columns of the new leaf.
+    stage
+        Puts the rows of the new leaf in staged form.
+
+    Raises
+    ------
+    NoRule
+        A window is over some of these rows, and others.
+    """
+    outer_conjuncts = [c for c in block.conjuncts if c not in {*conditions}]
+    outer_leaves = [(i, n) for i, n in block.leaves if i not in inside]
+    rest = [*outer_conjuncts, *(o.expr for o in block.columns), *_generating(outer_leaves)]
+    rest += [s.by for s in block.order]
+    exprs: list[Expr] = [*_refs(rest, inside, exposed), *exposed]
+    columns = [Out("", "", e, query.types.of(e)) for e in exprs]
+    leaves = tuple((i, n) for i, n in block.leaves if i in inside)
+    inner = stage(Block(leaves, tuple(conditions), tuple(columns)))
+    instance, outs = query.leaf(Derived(inner), columns)
+    new = {id(e): out.expr for e, out in zip(exprs, outs, strict=True)}
+
+    def stand_in(expr: Expr) -> Expr | None:
+        if isinstance(expr, Window) and id(expr) not in new:
+            return _moved(expr, inside, conditions, instance, rebuild)
+        return new.get(id(expr))
+
+    rebuild = Rebuild(query.calls, replace=stand_in)
+    return Block(
+        (
+            (instance, Derived(inner)),
+            *((i, rebuild.node(n) if isinstance(n, Generate) else n) for i, n in outer_leaves),
+        ),
+        rebuild.exprs(outer_conjuncts),
+        tuple(o.of(rebuild.expr(o.expr)) for o in block.columns),
+        rebuild.sorts(block.order),
+        block.place,
+    )
+
+
 def _moved(
     window: Window,
     inside: Collection[int],
@@ -413,7 +422,7 @@ def outermost(exprs: Iterable[Expr], kind: type[_T]) -> list[_T]:
     return found
 
 
-def _windows_in_subqueries(block: Block) -> list[Window]:
+def windows_in_subqueries(block: Block) -> list[Window]:
     """Return the windows over the rows of a Block that its subqueries refer to, each once."""
     leaves = {i for i, _ in block.leaves}
     below = (s.block for s in outermost(_exprs_of(block), Subquery))

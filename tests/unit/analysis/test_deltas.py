@@ -68,6 +68,24 @@ SELECT x.j AS i, y.j FROM t x JOIN t y ON x.k = y.k WHERE x.j <= y.j
 SELECT r.a, s.z, t.j FROM r JOIN s ON r.k = s.k JOIN t ON s.a = t.k
 # join of three, two of which are one table
 SELECT x.a, y.b, t.j FROM r x JOIN r y ON x.k = y.a JOIN t ON y.b = t.k
+# join of two changed tables with an unchanged one
+r, s: SELECT r.a, s.z, t.j FROM r JOIN s ON r.k = s.k JOIN t ON s.a = t.k
+# join of two changed tables with an unchanged one, with conditions on some and on all of them
+r, s: SELECT t.j, r.x, s.x AS y FROM t, r, s WHERE t.k = r.a AND r.k = s.k AND t.j + s.z > r.b AND s.z < r.n
+# two joins of changed tables, joined by an unchanged one
+r, s: SELECT x.a, q.z, t.j FROM r x JOIN r y ON x.k = y.a JOIN t ON y.b = t.k JOIN s p ON p.k = t.j JOIN s q ON q.a = p.a
+# join of two changed tables whose keys a condition on an unchanged one rejects
+r, s: SELECT r.a, s.z FROM r JOIN s ON r.k = s.k JOIN t ON t.k = r.k WHERE t.j = 1
+# explode over a join of two changed tables
+r, v: SELECT q.a, q.e, t.j FROM (SELECT r.a, e.e FROM r JOIN v ON r.k = v.k LATERAL VIEW explode(v.arr) e AS e) q JOIN t ON t.k = q.e
+# a subquery over a join of two changed tables and an unchanged one
+r, s: SELECT r.a, s.z FROM r JOIN s ON r.k = s.k JOIN t ON t.k = s.a WHERE EXISTS (SELECT 1 FROM v WHERE v.k = r.a AND v.k < s.z + t.j)
+# a changed subquery over a join of two changed tables and an unchanged one
+r, s, f: SELECT r.a, (SELECT count(*) FROM f WHERE f.k = r.b AND f.y < s.z) AS c FROM r JOIN s ON r.k = s.k JOIN t ON t.k = s.a
+# groups of a join of two changed tables with an unchanged one
+r, s: SELECT t.j, count(*) AS c, sum(s.z) AS z FROM r JOIN s ON r.k = s.k JOIN t ON t.k = r.a GROUP BY t.j
+# a window over a join of two changed tables with an unchanged one
+r, s: SELECT r.a, t.j, rank() OVER (PARTITION BY t.j ORDER BY r.a, s.z) AS h FROM r JOIN s ON r.k = s.k JOIN t ON t.k = r.a
 # subquery in FROM
 SELECT q.c, s.z FROM (SELECT a + 1 AS c, k FROM r WHERE b > 1) q JOIN s ON q.k = s.k
 # EXISTS
@@ -815,3 +833,23 @@ def test_a_query_searches_a_table_for_the_keys_of_all_its_terms_at_once() -> Non
     origins = {t: [o.partition("@")[0] for o, _ in p.origins] for t, p in probes.items()}
     assert len(program.probes) == 3
     assert origins == {"r": ["s", "t"], "s": ["r", "t"], "t": ["r", "s"]}
+
+
+JOINED_ONCE = {
+    "SELECT r.a, t.j FROM t JOIN r ON t.k = r.a JOIN s ON r.k = s.k": 1,
+    "SELECT r.a, t.j FROM r JOIN s ON r.k = s.k JOIN t ON t.k = r.k": 1,
+    "SELECT r.a FROM r JOIN s ON r.k = s.k JOIN t ON t.k = r.k WHERE t.j = 1": 4,
+    "SELECT r.a, t.j FROM r JOIN t ON t.k = r.a JOIN s ON t.j = s.k": 2,
+    "SELECT r.a, t.j FROM r JOIN s ON r.k < s.k JOIN t ON t.k = r.a": 2,
+}
+"""Queries over `r` and `s`, which change, and how often a program reads `t`, which does not.
+
+If `t` rejects keys by which the others are joined, these are reduced by it, too.
+"""
+
+
+@pytest.mark.parametrize("query", JOINED_ONCE)
+def test_an_unchanged_table_is_joined_once_with_changed_ones_that_are_joined(query: str) -> None:
+    program = Maintained(RAW, query, COLUMNS).program(["r", "s"])
+    assert program is not None
+    assert "\n".join(program.statements).count("`now:t@") == JOINED_ONCE[query]
