@@ -30,7 +30,7 @@ _MOST_ROWS_IN_MEMORY = 10_000
 _MOST_BYTES = 2**18
 """More rows are read from files: those in memory are sent with each task that reads them."""
 _LIMITS = "org.apache.spark.sql.catalyst.optimizer.LimitPushDown"
-"""Each limit below a union has generated code of its own, which the JVM compiles again each time."""
+"""A limit pushed below a union has other generated code each time, which the JVM compiles again."""
 _COMPARED = frozenset(
     "bigint binary boolean date int smallint string timestamp timestamp_ntz tinyint".split()
 )
