@@ -11,6 +11,8 @@ from persist_assets.engine.few_rows import (
     MOST_COLLECTED_ROWS,
     collected,
     in_memory,
+    in_session,
+    twin_of,
 )
 from persist_assets.engine.spark import SparkEngine
 
@@ -89,3 +91,25 @@ def test_many_rows_and_other_types_are_not_computed_in_memory(spark: Any) -> Non
         assert (rows is not None) == (n == 10_000)
     wide = session.sql("SELECT repeat('x', 300000) AS s")
     assert in_memory(collected(wide), session, wide.schema) is None
+
+
+@pytest.mark.proves("T18")
+def test_code_for_a_union_of_few_rows_is_generated_once(spark: Any) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.codegen.wholeStage", "true")
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+    session.conf.set("spark.sql.optimizer.excludedRules", "other.Rule")
+    twin = twin_of(session)
+    assert twin.conf.get("spark.sql.optimizer.excludedRules").startswith("other.Rule,")
+    compiled = session._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME
+    part = "SELECT explode(sequence(1L, id + {})) AS k FROM range(2)"  # of any number of rows
+    union = f"{part.format(1)} UNION ALL {part.format(2)}"
+
+    def collect() -> int:
+        before = compiled().getCount()
+        rows = collected(in_session(session.sql(union), twin))
+        assert sorted(rows["k"].to_pylist()) == [1, 1, 1, 1, 2, 2, 2, 3]
+        return compiled().getCount() - before
+
+    assert collect() > 0
+    assert collect() == 0
