@@ -36,7 +36,6 @@ def changed_first(query: Staged, block: Block, is_changed: Callable[..., bool]) 
         if not _are_reduced(query, block, keys, is_changed):
             inside = [c for c in plain if instances(c) and instances(c) <= joined]
             block = with_inner(query, block, joined, inside)
-            plain = [c for c in block.conjuncts if c not in inside]
     return block
 
 
@@ -54,12 +53,16 @@ def _joined(leaves: set[int], pairs: Sequence[tuple[Expr, Expr]]) -> list[set[in
 def _are_reduced(
     query: Staged, block: Block, keys: Sequence[Expr], is_changed: Callable[..., bool]
 ) -> bool:
-    """Whether conditions on an unchanged table reject some of the keys by which rows are joined.
+    """Whether a filter on an unchanged table rejects some of the join keys.
 
-    They save more work if the rows are still joined with this table (`Rules._reduced`).
+    Joins with this table then save more work: they reduce the keys to search (`Rules._reduced`).
     """
-    leaves = dict(block.leaves)
-    tables = {i: n for i, n in leaves.items() if isinstance(n, Given) and not is_changed(n)}
-    filtered = {i for i in tables if any(instances(c) == {i} for c in block.conjuncts)}
     equal = (r for key in keys for r in equal_columns(key, block.conjuncts, query.types))
-    return any(r.instance in filtered for r in equal)
+    tables = {r.instance for r in equal}
+    return any(
+        isinstance(node, Given)
+        and not is_changed(node)
+        and any(instances(c) == {i} for c in block.conjuncts)
+        for i, node in block.leaves
+        if i in tables
+    )

@@ -74,6 +74,8 @@ r, s: SELECT r.a, s.z, t.j FROM r JOIN s ON r.k = s.k JOIN t ON s.a = t.k
 r, s: SELECT t.j, r.x, s.x AS y FROM t, r, s WHERE t.k = r.a AND r.k = s.k AND t.j + s.z > r.b AND s.z < r.n
 # two joins of changed tables, joined by an unchanged one
 r, s: SELECT x.a, q.z, t.j FROM r x JOIN r y ON x.k = y.a JOIN t ON y.b = t.k JOIN s p ON p.k = t.j JOIN s q ON q.a = p.a
+# two joins of changed tables, joined by an unchanged one, and a changed subquery over the second
+r, s, f: SELECT x.a, q.z FROM r x JOIN r y ON x.k = y.a JOIN t ON y.b = t.k JOIN s p ON p.k = t.j JOIN s q ON q.a = p.a WHERE q.k IN (SELECT 1 FROM f)
 # join of two changed tables whose keys a condition on an unchanged one rejects
 r, s: SELECT r.a, s.z FROM r JOIN s ON r.k = s.k JOIN t ON t.k = r.k WHERE t.j = 1
 # explode over a join of two changed tables
@@ -844,7 +846,7 @@ JOINED_ONCE = {
 }
 """Queries over `r` and `s`, which change, and how often a program reads `t`, which does not.
 
-If `t` rejects keys by which the others are joined, these are reduced by it, too.
+A filter on `t` that rejects join keys reduces the keys to search, too.
 """
 
 
@@ -853,3 +855,15 @@ def test_an_unchanged_table_is_joined_once_with_changed_ones_that_are_joined(que
     program = Maintained(RAW, query, COLUMNS).program(["r", "s"])
     assert program is not None
     assert "\n".join(program.statements).count("`now:t@") == JOINED_ONCE[query]
+
+
+def test_changed_subqueries_are_tested_once_over_joined_leaves() -> None:
+    pairs = (
+        "r x JOIN r y ON x.k = y.a JOIN t ON y.b = t.k JOIN s p ON p.k = t.j JOIN s q ON q.a = p.a"
+    )
+    query = f"SELECT x.a, q.z FROM {pairs} WHERE q.k IN (SELECT 1 FROM f)"
+    program = Maintained(RAW, query, COLUMNS).program(["r", "s", "f"])
+    assert program is not None
+    joined = [sql for name, sql in program.held.items() if name.startswith("change:")]
+    assert len(joined) == 2
+    assert not any("f@sources" in sql for sql in joined)
