@@ -117,7 +117,7 @@ class DeltaWriter(Writer):
         """Return the text after FROM, and the aliases in sight."""
         names: dict[str, Sequence[str]] = {}
         text = ""
-        for i in range(self.one_of(1, 1, 2, 2, 3)):
+        for i in range(self.one_of(1, 1, 2, 2, 3, 4)):
             relation, columns = self.relation(depth)
             alias = self.alias("r")
             if i == 0:
@@ -168,9 +168,18 @@ class DeltaWriter(Writer):
             table, alias = self.one_of(*TABLES), self.alias("s")
             inner = self.condition({**names, alias: TABLES[table]}, 0)
             negated = "NOT " if self.draw.random() < 0.15 else ""
-            what = f"{alias}.{self.draw.choice(TABLES[table])}"
+            what = self.member(names, alias, TABLES[table])
             return f"{column} {negated}IN (SELECT {what} FROM {table} {alias} WHERE {inner})"
         return f"{column} {self.one_of('<', '=', '>=')} {self.scalar(names)}"
+
+    def member(self, names: Names, alias: str, columns: Sequence[str]) -> str:
+        """Return the value that the query of an IN shows for each row."""
+        chance = self.draw.random()
+        if chance < 0.1:  # no column of its table
+            return self.one_of("1", "2", "NULL")
+        if chance < 0.2:
+            return self.column(names)
+        return f"{alias}.{self.draw.choice(columns)}"
 
     def correlated(self, names: Names, depth: int) -> tuple[str, str]:
         """Return the FROM and WHERE of a correlated subquery, and the alias of its table."""
