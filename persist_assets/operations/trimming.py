@@ -208,4 +208,4 @@ def _read_file(location: str, columns: Sequence[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
     with reached(location) as (system, path), system.open_input_file(path) as file:
-        return pq.ParquetFile(file).read(columns=columns and [*columns])
+        return pq.ParquetFile(file).read(columns and [*columns], use_threads=False)

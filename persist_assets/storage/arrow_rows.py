@@ -19,10 +19,11 @@ def read_rows(place: str, columns: Sequence[str] | None = None) -> Any:
     from pyarrow.parquet import ParquetFile
 
     tables: list[Any] = []
-    for file in list_files(place):
-        if file.name.endswith(".parquet"):
-            with reached(file.location) as (system, path), system.open_input_file(path) as opened:
-                tables.append(ParquetFile(opened).read(columns and [*columns]))
+    for listed in list_files(place):
+        if listed.name.endswith(".parquet"):
+            with reached(listed.location) as (system, path), system.open_input_file(path) as opened:
+                file = ParquetFile(opened)
+                tables.append(file.read(columns and [*columns], use_threads=False))
     return concat_tables(tables)
 
 

@@ -312,7 +312,8 @@ def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in files:
         with reached(path) as (system, inner), system.open_input_file(inner) as source:
-            for batch in pq.ParquetFile(source).iter_batches(batch_size=n - len(rows)):
+            batches = pq.ParquetFile(source).iter_batches(n - len(rows), use_threads=False)
+            for batch in batches:
                 rows += batch.to_pylist()
                 if len(rows) >= n:
                     return rows[:n]

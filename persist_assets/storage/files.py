@@ -146,6 +146,9 @@ def _check_scheme(location: str) -> None:
 def reached(location: str, access: Mapping[str, str] | None = None) -> Generator[tuple[Any, str]]:
     """Yield the `pyarrow.fs.FileSystem` of a location, and its path there.
 
+    Read rows of its files with ``use_threads=False``: in object stores, their bytes are objects of
+    Python. If a thread of Arrow releases them while the process exits, it ends with a fault.
+
     Parameters
     ----------
     access

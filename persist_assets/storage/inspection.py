@@ -116,6 +116,19 @@ def _beginning(file: Found) -> tuple[bytes, bool]:
     return text[: text.rfind(b"\n") + 1] if is_partial else text, is_partial
 
 
+def _in_arrow(text: bytes) -> Any:
+    """Return a stream of a text in Arrow's own memory.
+
+    A thread of Arrow may release the text after the rows were returned. Releasing an object of
+    Python while the process exits would end it with a fault.
+    """
+    import pyarrow as pa
+
+    stream = pa.BufferOutputStream()
+    stream.write(text)
+    return pa.BufferReader(stream.getvalue())
+
+
 # -------------------------------------------------------------------------------------------- CSV
 
 
@@ -205,8 +218,9 @@ class _Csv:
 
         columns = [f"c{n}" for n in range(self.n_columns)]
         return arrow_csv.read_csv(
-            pa.BufferReader(self.text),
+            _in_arrow(self.text),
             arrow_csv.ReadOptions(
+                use_threads=False,
                 column_names=columns,
                 skip_rows=int(self.has_header),
                 block_size=len(self.text) + 1,
@@ -261,11 +275,11 @@ def _inspect_json(text: bytes, location: str) -> Inspected:
     try:
         if options:
             text = _lines(json.loads(text))
-        reading = arrow_json.ReadOptions(block_size=len(text) + 1)
-        schema = arrow_json.read_json(pa.BufferReader(text), reading).schema
+        reading = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        schema = arrow_json.read_json(_in_arrow(text), reading).schema
         times = pa.schema((f.name, pa.string()) for f in schema if pa.types.is_timestamp(f.type))
         parsing = arrow_json.ParseOptions(explicit_schema=times)
-        texts = arrow_json.read_json(pa.BufferReader(text), reading, parsing)
+        texts = arrow_json.read_json(_in_arrow(text), reading, parsing)
     except (pa.ArrowException, ValueError) as error:
         raise StorageError(
             f"cannot find the columns of {location}: {error}", hint="declare them by hand"

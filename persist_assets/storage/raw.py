@@ -360,7 +360,7 @@ def _is_parquet(location: str) -> bool:
 
     with reached(location) as (system, path), system.open_input_file(path) as file:
         try:
-            for _ in pq.ParquetFile(file).iter_batches():
+            for _ in pq.ParquetFile(file).iter_batches(use_threads=False):
                 pass
         except (pa.ArrowException, OSError, ValueError):
             return False
@@ -487,7 +487,7 @@ def _checkpointed(system: Any, path: str) -> list[dict[str, Any]]:
         return _json_actions(system, path)
     columns = ["add.path", "add.partitionValues", "sidecar.path"]
     with system.open_input_file(path) as file:
-        return pq.ParquetFile(file).read(columns).to_pylist()
+        return pq.ParquetFile(file).read(columns, use_threads=False).to_pylist()
 
 
 def _json_actions(system: Any, path: str) -> list[dict[str, Any]]:

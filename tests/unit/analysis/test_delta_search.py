@@ -21,7 +21,7 @@ def test_random_queries_are_maintained() -> None:
     seed, began = drawn_seed(), time.monotonic()
     tally, obstacles = Counter[str](), Counter[str]()
     wrong: list[str] = []
-    for number in range(draws(50, 2000)):
+    for number in range(draws(100, 2000)):
         rng = random.Random(f"{seed}:{number}")
         try:
             query = DeltaWriter(rng).statement()

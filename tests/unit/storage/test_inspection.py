@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from deltalake import write_deltalake
 
 from persist_assets.core.errors import StorageError
 from persist_assets.operations.starting import declaration, table_name
+from persist_assets.storage import inspection
 from persist_assets.storage.inspection import Inspected, inspect_data
 
 if TYPE_CHECKING:
@@ -26,6 +28,17 @@ def inspected(tmp_path: Path, text: str | bytes, name: str = "t.csv") -> Inspect
 
 def columns(data: Inspected) -> dict[str, str | None]:
     return {c.name: c.type for c in data.columns}
+
+
+@pytest.mark.proves("W1")
+def test_threads_do_not_hold_a_text_after_its_inspection() -> None:
+    """A thread of Arrow that releases it while Python exits ends the process with a fault."""
+    text = b"a,b\n" + b"1,2\n" * 200
+    table = inspection._Csv(text, ",", 2, has_header=True)
+    before = sys.getrefcount(text)
+    for _ in range(1000):
+        table.types()
+        assert sys.getrefcount(text) == before
 
 
 @pytest.mark.proves("W1")
