@@ -405,7 +405,8 @@ class ChangedTables:
         """Return the changed rows as a change data feed has them."""
         columns = self.reader.relations.columns_of(source_id)
         source, engine = self.reader.project.by_id[source_id], self.reader.engine
-        name = f"feed~{self._version_name(source_id)}"
+        digest = sha256(repr((feed.recorded, feed.added, feed.removed)).encode()).hexdigest()[:16]
+        name = f"feed~{self._table_name(source_id)}~{digest}"
         kind = Column("_change_type", "string")
         recorded = engine.view(
             name,

@@ -31,7 +31,7 @@ from persist_assets.core.errors import (
     did_you_mean,
 )
 from persist_assets.core.model.project import Needed
-from persist_assets.core.time_values import literal
+from persist_assets.core.time_values import UTC_NAMES, literal
 from persist_assets.engine.named_files import one_after_another, padded
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
@@ -40,7 +40,7 @@ from persist_assets.external.raw_rows import rows_by_log
 from persist_assets.external.read_routing import Route, find_route
 from persist_assets.planning.reasons import WHEN_OLD
 from persist_assets.planning.render import Statement, stored_rows, substitute
-from persist_assets.storage.file_columns import check_columns
+from persist_assets.storage.file_columns import check_columns, check_moments
 from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
 
@@ -405,10 +405,12 @@ class Reader:
             return rows_by_log(self.settings, source, pin, lambda: self.engine.session)
 
     def _check_columns(self, source: Source, pin: Pin) -> None:
-        """Raise once if none of the files of a raw table has some declared column."""
+        """Raise once if the files of a raw table do not have the declared columns."""
         checked = source.source_id, pin.version, source.columns
         if checked not in self._complete:
             check_columns(source, pin)
+            if self.settings.timezone.key not in UTC_NAMES:
+                check_moments(source, pin)
             self._complete.add(checked)
 
     def _route_of_all(self, source: Source) -> Route:

@@ -32,6 +32,9 @@ Value = date | datetime | int | Decimal | str
 Span = tuple[Value, Value]
 """The least and the greatest value."""
 
+_UTC = ("UTC", "UCT", "Zulu", "Universal", "GMT")
+UTC_NAMES = frozenset((*_UTC, *(f"Etc/{name}" for name in _UTC)))
+"""The names of time zones that are always UTC."""
 TIMES = ("date", "timestamp", "timestamp_ntz")
 """The types that support durations."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from persist_assets.storage.commits import (
     commit_file,
     is_whole_change,
     maps_columns,
+    may_lack_changes,
     moves,
     parse_commit,
 )
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from persist_assets.storage.commits import Actions
     from persist_assets.storage.delta_tables import Live
 
+LEGACY_BEFORE = 1900
+"""The year before which old writers may have used another calendar or other time zones."""
 _MOST_FOOTERS = 500
 """The maximum number of new files whose footers are read."""
 _MOST_VERSIONS = 16
@@ -169,6 +173,8 @@ def _parquet_piece(place: str, location: str) -> Piece:
                 exact &= field.name.lower() not in elsewhere
                 if statistics and is_complete and exact and len(statistics) == len(groups):
                     low, high = min(s.min for s in statistics), max(s.max for s in statistics)
+                    if isinstance(low, date) and low.year < LEGACY_BEFORE:
+                        continue
                     spans[field.name.lower()] = (low, high, any(s.null_count for s in statistics))
     except (OSError, OverflowError, ValueError, TypeError, ArrowException, StorageError):
         return Piece(place)
@@ -258,6 +264,8 @@ def _feed(root: str, old: Any, new: Any) -> Feed | None:
     for version in range(old.version() + 1, new.version() + 1):
         actions = _commit(root, version)
         if actions is None or "metaData" in actions or not is_whole_change(actions):
+            return None
+        if "cdc" in actions and may_lack_changes(actions):
             return None
         files = [(kind, a) for kind in ("cdc", "add", "remove") for a in actions.get(kind, ())]
         if any(action.get("deletionVector") for _, action in files):
@@ -417,7 +425,7 @@ def pin_version(
     lost = next((f for f in files if f not in present and not file_exists(f)), None)
     if lost is not None:
         raise GoneError(f"{lost}, a file of version {number}, is gone")
-    return replace(then, names=then.names | now.names)  # columns that it lacks are NULL
+    return replace(then, types={**now.types, **then.types})  # columns that it lacks are NULL
 
 
 def _pin_listed(listings: str, location: str, version: str, now: Pin) -> Pin:

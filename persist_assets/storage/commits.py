@@ -96,6 +96,25 @@ def maps_columns(actions: Mapping[str, Sequence[Any]]) -> bool:
     return any(c.get("delta.columnMapping.mode", "none") != "none" for c in configurations)
 
 
+def may_lack_changes(actions: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether the change data of a commit may lack rows.
+
+    An UPDATE by delta-rs does not record the rows that equal a row of the other version.
+
+    Examples
+    --------
+    >>> may_lack_changes({"commitInfo": [{"operation": "UPDATE", "engineInfo": "delta-rs:1"}]})
+    True
+    >>> may_lack_changes({"commitInfo": [{"operation": "DELETE", "engineInfo": "delta-rs:1"}]})
+    False
+    """
+    return any(
+        info.get("operation") == "UPDATE"
+        and "delta-rs" in f"{info.get('engineInfo')} {info.get('clientVersion')}"
+        for info in actions.get("commitInfo", ())
+    )
+
+
 def _changes_files(actions: Mapping[str, Sequence[Any]]) -> bool:
     files = [*actions.get("add", ()), *actions.get("remove", ())]
     return any(f.get("dataChange", True) for f in files)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import StorageError
 from persist_assets.storage.files import reached
-from persist_assets.storage.partition_texts import partition_names
+from persist_assets.storage.partition_texts import partition_names, plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +44,27 @@ def check_columns(source: Source, pin: Pin) -> None:
         )
 
 
+def check_moments(source: Source, pin: Pin) -> None:
+    """Raise if a Delta table has local times where moments are declared, or the other way round.
+
+    Spark would read them as if the times were in UTC.
+
+    Raises
+    ------
+    StorageError
+        The column is named.
+    """
+    for column in source.columns:
+        declared, stored = plain_type(column.type), pin.types.get(column.name.lower(), "")
+        if declared != stored and {declared, stored} == {"timestamp", "timestamp_ntz"}:
+            raise StorageError(
+                f"column `{column.name}` of the Delta table `{source.name}` is a {stored.upper()},"
+                f" not a {declared.upper()}",
+                hint=f"declare it as {stored.upper()} at {source.location}, and CAST it in queries",
+                location=source.location,
+            )
+
+
 def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[str]:
     """Return the declared columns that none of the files has; Spark would read NULLs in all rows.
 
@@ -57,9 +78,9 @@ def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[
     if raw.format not in ("parquet", "orc", "delta") or not pin.files:
         return []
     missing = {c.name.lower(): c.name for c in columns}
-    for name in pin.names | partition_names(pin.files, pin.base):
+    for name in pin.types.keys() | partition_names(pin.files, pin.base):
         missing.pop(name, None)
-    if pin.names or not missing:
+    if pin.types or not missing:
         return [*missing.values()]
     form = "parquet" if raw.format == "delta" else raw.format
     first, *others = pin.files

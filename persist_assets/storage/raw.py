@@ -40,6 +40,7 @@ from persist_assets.storage.partition_texts import (
     partition_columns,
     plain_type,
     texts_by_column,
+    unescaped,
 )
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.storage.waiting import ask
@@ -84,13 +85,14 @@ class Pin:
     commit
         The version of a Delta table that is read; its rows equal those of `version`, which may be
         an earlier one.
-    names
-        The lower-case names of a Delta table's columns; older files may lack some.
+    types
+        The types of a Delta table's columns, in Delta's words, by lower-case name; nested ones are
+        ``""``. Older files may lack some columns.
     bytes
         The size of all files; None if it is unknown.
     by_log
-        Whether files alone are not the rows, because a Delta table's log deletes rows or renames
-        columns. Then `files` is None.
+        Whether files alone are not the rows, because a Delta table's log deletes rows, renames
+        columns, or has other partition values than the directories. Then `files` is None.
     """
 
     version: str | None
@@ -101,7 +103,7 @@ class Pin:
         default_factory=dict[str, "int | None"], compare=False, repr=False
     )
     commit: int | None = None
-    names: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    types: Mapping[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
     bytes: int | None = field(default=None, compare=False, repr=False)
     by_log: bool = False
 
@@ -527,23 +529,23 @@ def pin_delta(location: str, version: int | None = None) -> Pin:
     if not unusual <= BY_LOG:
         check_readable(table, location)
     parted = table.metadata().partition_columns
-    if parted and not unusual:
-        _refuse_unusual_partitions(table, location)
+    by_log = bool(unusual) or (bool(parted) and not _have_values(table, location))
     files = _live(table)
     rows = {file_location(p, location): n for p, (_, n) in sorted(files.items())}
     # In a table without partitions, names of directories have no meaning.
-    base = location if parted and not unusual else None
-    names = frozenset(f.name.lower() for f in table.schema().fields)
-    marks = marks_of(table, location) if unusual else []
+    base = location if parted and not by_log else None
+    fields = json.loads(table.schema().to_json())["fields"]
+    types = {f["name"].lower(): f["type"] if isinstance(f["type"], str) else "" for f in fields}
+    marks = marks_of(table, location) if by_log else []
     return Pin(
         delta_version(table, [*files, *marks]),
-        None if unusual else tuple(rows),
+        None if by_log else tuple(rows),
         base,
         rows=rows,
         commit=table.version(),
-        names=names,
+        types=types,
         bytes=sum(size for size, _ in files.values()),
-        by_log=bool(unusual),
+        by_log=by_log,
     )
 
 
@@ -630,8 +632,11 @@ def file_location(path: str, base: str) -> str:
     return plain if scheme_of(path) or plain.startswith("/") else f"{base}/{plain}"
 
 
-def _refuse_unusual_partitions(table: Any, location: str) -> None:
-    """Refuse a table whose directories differ from its partition values: Spark reads the former."""
+def _have_values(table: Any, location: str) -> bool:
+    """Whether Spark reads the partition values of a Delta table from its directories.
+
+    delta-rs quotes some characters so that Spark reads others.
+    """
     moments = _partition_moments(table)
     texts: dict[str, Texts] = {}
     if moments:
@@ -645,11 +650,9 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
             written = written.lower() if isinstance(value, bool) else written
             if name in moments and value is not None:
                 written = texts[action["path"]][name]
-            if unquote(unquote(spelled.get(name, ""))) != written:
-                raise StorageError(
-                    f"the directories of the Delta table at {location} lack the values of {name}",
-                    hint="only the usual layout, name=value, is supported",
-                )
+            if unescaped(unquote(spelled.get(name, ""))) != written:
+                return False
+    return True
 
 
 def _partition_moments(table: Any) -> frozenset[str]:

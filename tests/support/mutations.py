@@ -376,6 +376,24 @@ MUTATIONS = (
         "net=True",
     ),
     _deltas(
+        "an IN without keys of some column does not only ask for keys",
+        "rules.py",
+        'if subquery.kind == "in" and any(',
+        "if False and any(",
+    ),
+    _deltas(
+        "values of different types are no keys of an IN",
+        "pushing.py",
+        "if _are_of_one_type(out.expr, arg, types):",
+        "if True:",
+    ),
+    _deltas(
+        "merged tables record keys only if all other rows are exact",
+        "merging.py",
+        "if is_exact else ()",
+        "",
+    ),
+    _deltas(
         "totals in subqueries are computed from their states",
         "printing.py",
         "if id(node) not in self.nodes and {*used_columns(exprs)} == {instance}:",

@@ -55,10 +55,15 @@ class Exactness:
     complete
         Aggregates and windows that are computed again for all of their rows, so that their values
         may be others. The last digits of floating-point numbers do not matter then either.
+    rounds
+        Whether these digits do not matter; None: see `complete`.
     """
 
-    def __init__(self, types: Types, complete: Iterable[object] | None = None) -> None:
-        self._types, self._rounds = types, complete is not None
+    def __init__(
+        self, types: Types, complete: Iterable[object] | None = None, *, rounds: bool | None = None
+    ) -> None:
+        self._types = types
+        self._rounds = complete is not None if rounds is None else rounds
         self._complete = [*(complete or ())]
         self._rows: dict[int, bool] = {}
         self._leaves: dict[int, Node] = {}

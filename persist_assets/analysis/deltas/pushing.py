@@ -24,6 +24,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.deltas.printing import used_columns
 from persist_assets.analysis.deltas.staging import outermost, windows_in
+from persist_assets.analysis.functions import INTEGRAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -174,6 +175,12 @@ def equalities(conjuncts: Iterable[Expr], types: Types) -> Iterator[tuple[Expr, 
                 yield b, a
 
 
+def _are_of_one_type(a: Expr, b: Expr, types: Types) -> bool:
+    """Whether two expressions are equal only if they have the same value."""
+    kind, other = types.of(a), types.of(b)
+    return kind is not None and (kind == other or (kind in INTEGRAL and other in INTEGRAL))
+
+
 def equal_columns(expr: Expr, conjuncts: Iterable[Expr], types: Types) -> list[Ref]:
     """Return the columns that equal an expression wherever conditions hold."""
     pairs = [*equalities(conjuncts, types)]
@@ -198,7 +205,8 @@ def correlated(
     """Yield the equalities by which a subquery finds rows for a row of the Block around it.
 
     IN is an equality only if it is a whole condition. Within others, FALSE and NULL differ, and
-    rows with other values or NULL decide whether the result is FALSE or NULL.
+    rows with other values or NULL decide whether the result is FALSE or NULL. If its sides have
+    different types, several values can equal the same one: as numbers, `'1'` and `'01'` do.
 
     Yields
     ------
@@ -208,7 +216,8 @@ def correlated(
     outer = {i for i, _ in around.leaves}
     if subquery.kind == "in" and subquery in around.conjuncts:
         for out, arg in zip(subquery.block.columns, subquery.args, strict=True):
-            yield subquery.block, out.expr, arg
+            if _are_of_one_type(out.expr, arg, types):
+                yield subquery.block, out.expr, arg
     for block in walk(subquery.block):
         if isinstance(block, Block):
             own = {i for i, _ in block.leaves}

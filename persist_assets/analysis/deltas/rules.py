@@ -614,6 +614,11 @@ def _asks_for_keys(subquery: Subquery, rows: Block, pairs: Sequence[tuple[Expr, 
         return False
     tests = [c for c in block.conjuncts if c not in rows.conjuncts]
     equated = {frozenset(pair) for pair in pairs}
+    if subquery.kind == "in" and any(
+        frozenset((out.expr, arg)) not in equated
+        for out, arg in zip(block.columns, subquery.args, strict=True)
+    ):
+        return False
     return all(isinstance(c, Call) and c.op == "=" and frozenset(c.args) in equated for c in tests)
 
 

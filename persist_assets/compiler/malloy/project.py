@@ -33,6 +33,7 @@ from persist_assets.compiler.software import digest_malloy
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Location, PersistError, Problem, SourcesError, unexpected
 from persist_assets.core.model.project import NamedQuery
+from persist_assets.core.time_values import UTC_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import Query, Reference
     from persist_assets.core.model.sources import Declaration
     from persist_assets.core.settings.values import Malloy
-
-_UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
 
 _STAGE = re.compile(r"__stage\d+$", re.IGNORECASE)
 """Malloy's names of common table expressions, which would hide a source of that name."""
@@ -118,7 +117,7 @@ class Models:
         SettingsError
             There is no compiler.
         """
-        if self.timezone not in _UTC:
+        if self.timezone not in UTC_NAMES:
             message = f"Malloy computes times in UTC, but the session uses {self.timezone}"
             hint = 'set timezone = "UTC" in persist.toml; Malloy queries may set their own timezone'
             for path in self.texts:

@@ -23,6 +23,7 @@ from persist_assets.external.connectors.delta_log import (
 from persist_assets.external.connectors.delta_schema import field_set, fields_of, parse_fields
 from persist_assets.external.connectors.file_connector import Unfollowable, unfollowable_if_gone
 from persist_assets.external.connectors.protocol import DELETE, INSERT
+from persist_assets.storage.commits import may_lack_changes
 from persist_assets.storage.raw import file_location
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class DeltaChanges:
             self._check_schema(start_fields, commit)
             self._check_unchanged(places, stored, commit)
             places = self._places_after(places, commit)
-            if "cdc" in commit.actions:
+            if "cdc" in commit.actions and not may_lack_changes(commit.actions):
                 recorded += (self._file(a, version, RECORDED) for a in commit.actions["cdc"])
             else:
                 whole += self._moved(commit)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.object_stores import is_local
+from persist_assets.core.time_values import UTC_NAMES
 from persist_assets.external.connectors.access import delta_access
 from persist_assets.external.connectors.delta_schema import timestamp_keys
 from persist_assets.external.connectors.file_connector import Unfollowable
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 _HIDDEN_FILES = ":hidden files"
 """The suffix of the name of a version with files whose names begin with _ or a dot."""
-_UTC = frozenset(("UTC", "Etc/UTC", "GMT", "Etc/GMT"))
 
 
 class DeltaLog:
@@ -106,7 +106,7 @@ class DeltaLog:
         """
         paths: list[str] = file_actions(table)["path"].to_pylist()
         reading = _HIDDEN_FILES if any(map(is_hidden_file, paths)) else ""
-        if self._timezone.key in _UTC:
+        if self._timezone.key in UTC_NAMES:
             return reading
         keys = timestamp_keys(table)
         texts = (texts[f.physical] for texts in self.partition_texts(table).values() for f in keys)

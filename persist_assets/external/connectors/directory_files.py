@@ -19,6 +19,7 @@ from persist_assets.core.dialect import char_size
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.model.sources import RawTable
 from persist_assets.external.connectors.pruning import Span, exactly, moment_as_written, span
+from persist_assets.storage.changes import LEGACY_BEFORE
 from persist_assets.storage.files import reached, read_footer, unreachable
 from persist_assets.storage.partition_texts import (
     INTEGERS,
@@ -47,9 +48,6 @@ _LOGS = {
     "_spark_metadata": ("the output of a Spark stream", "have the stream write a Delta table"),
 }
 """The logs of tables, which say which of the files count."""
-
-_LEGACY_BEFORE = 1900
-"""The year before which old writers may have used another calendar or other time zones."""
 
 
 class Version(NamedTuple):
@@ -320,7 +318,7 @@ def _span_of_groups(kind: str, groups: Sequence[Any], n_rows: int) -> Span:
     least = greatest = None
     if known and len(known) == len(bounds):
         least, greatest = min(low for low, _ in known), max(high for _, high in known)
-    if isinstance(least, date) and least.year < _LEGACY_BEFORE:
+    if isinstance(least, date) and least.year < LEGACY_BEFORE:
         least = greatest = None
     nulls = [
         s.null_count if s is not None and s.has_null_count else None

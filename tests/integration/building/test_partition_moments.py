@@ -14,7 +14,6 @@ import pytest
 from foreign import delta_connector
 from test_ingestion import build
 
-from persist_assets.core.errors import StorageError
 from persist_assets.storage.files import reached
 from persist_assets.storage.raw import open_delta, partition_texts
 
@@ -187,7 +186,9 @@ def test_a_source_has_the_same_partition_timestamps_as_spark(
 
 
 @pytest.mark.proves("S29")
-def test_directories_that_contradict_the_delta_log_are_rejected(tmp_path: Path) -> None:
+def test_tables_whose_directories_contradict_the_delta_log_are_read_by_the_log(
+    tmp_path: Path,
+) -> None:
     from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.raw import pin_raw
 
@@ -197,5 +198,6 @@ def test_directories_that_contradict_the_delta_log_are_rejected(tmp_path: Path) 
     assert len(pin_raw(raw, str(root)).files or ()) == len(TEXTS)
     log = root / "_delta_log" / f"{0:020}.json"
     log.write_text(log.read_text().replace(f'"{TEXTS[0]}"', '"2024-01-01 11:00:00"'))
-    with pytest.raises(StorageError, match="lack the values of ts"):
-        pin_raw(raw, str(root))
+    pin = pin_raw(raw, str(root))
+    assert pin.by_log
+    assert pin.files is None
