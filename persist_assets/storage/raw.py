@@ -529,7 +529,7 @@ def pin_delta(location: str, version: int | None = None) -> Pin:
     if not unusual <= BY_LOG:
         check_readable(table, location)
     parted = table.metadata().partition_columns
-    by_log = bool(unusual) or (bool(parted) and not _have_values(table, location))
+    by_log = bool(unusual) or (bool(parted) and not _directories_have_values(table, location))
     files = _live(table)
     rows = {file_location(p, location): n for p, (_, n) in sorted(files.items())}
     # In a table without partitions, names of directories have no meaning.
@@ -632,7 +632,7 @@ def file_location(path: str, base: str) -> str:
     return plain if scheme_of(path) or plain.startswith("/") else f"{base}/{plain}"
 
 
-def _have_values(table: Any, location: str) -> bool:
+def _directories_have_values(table: Any, location: str) -> bool:
     """Whether Spark reads the partition values of a Delta table from its directories.
 
     delta-rs quotes some characters so that Spark reads others.

@@ -382,7 +382,7 @@ MUTATIONS = (
         "if False and any(",
     ),
     _deltas(
-        "values of different types are no keys of an IN",
+        "an IN compares keys of one type only",
         "pushing.py",
         "if _are_of_one_type(out.expr, arg, types):",
         "if True:",

@@ -54,17 +54,16 @@ class Exactness:
         The types of the query's expressions.
     complete
         Aggregates and windows that are computed again for all of their rows, so that their values
-        may be others. The last digits of floating-point numbers do not matter then either.
+        may be others.
     rounds
-        Whether these digits do not matter; None: see `complete`.
+        Whether the last digits of floating-point numbers do not matter.
     """
 
     def __init__(
-        self, types: Types, complete: Iterable[object] | None = None, *, rounds: bool | None = None
+        self, types: Types, complete: Iterable[object] = (), *, rounds: bool = False
     ) -> None:
-        self._types = types
-        self._rounds = complete is not None if rounds is None else rounds
-        self._complete = [*(complete or ())]
+        self._types, self._rounds = types, rounds
+        self._complete = [*complete]
         self._rows: dict[int, bool] = {}
         self._leaves: dict[int, Node] = {}
         self._refusal: NoRule | None = None

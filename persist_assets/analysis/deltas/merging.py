@@ -338,7 +338,7 @@ def merging_of(
     results = {id(node): _result(query, node, k) for k, node in enumerate(nodes)}
     text = Printer(relations.printer(NEW).table, nodes=results).block(query.block)
     # All rows are computed again: rows with other keys stay the same only if they are exact.
-    is_exact = Exactness(query.types, nodes, rounds=False).of_query(query.block)
+    is_exact = Exactness(query.types, nodes).of_query(query.block)
     keys = _shown_keys(query.block, nodes) if is_exact else ()
     return Merging(states, text, dict(relations.held), columns, relations.probes, keys)
 

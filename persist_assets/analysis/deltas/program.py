@@ -90,7 +90,7 @@ def change_of(
         if not (exact.of_rows(keyed.rows) and exact.of_exprs(keyed.exprs)):
             raise exact.refusal()
         # Other keys keep values that were computed together with those of touched keys.
-        others = Exactness(query.types, keyed.complete)
+        others = Exactness(query.types, keyed.complete, rounds=True)
         if not others.of_query(query.block):
             raise others.refusal()
         return _by_keys(query, relations, rules, keyed)

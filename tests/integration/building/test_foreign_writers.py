@@ -77,9 +77,8 @@ def test_copies_follow_updates_by_delta_rs(make_project: Callable[..., Path], en
     write_deltalake(root / "t", numbers(1, 2), configuration=RECORDED)
     for expected in ([1, 2], [2, 2]):
         builder = enter(root)
+        build(builder)
         (source,) = builder.project.persisted
-        with builder.work(source) as work:
-            builder.publish(work)
         assert sorted(row.v for row in builder.read(source).collect()) == expected
         DeltaTable(root / "t").update(updates={"v": "2"}, predicate="v = 1")
 
