@@ -309,17 +309,15 @@ class Between:
                 self.cut = None
                 lost.set()
                 self.closed = cut == "for long"
-            if not asked or cut == "before":
+            if not asked or cut == "before" or not _sent(server, asked):
                 break
-            server.sendall(asked)
         _end(client, server)
 
     def _answer(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
         while True:
             answer = _received(server)
-            if not answer or lost.is_set():
+            if not answer or lost.is_set() or not _sent(client, answer):
                 break
-            client.sendall(answer)
         _end(client, server)
 
     def close(self) -> None:
@@ -337,6 +335,15 @@ def _received(end: socket.socket) -> bytes:
         return end.recv(65536)
     except OSError:
         return b""
+
+
+def _sent(end: socket.socket, data: bytes) -> bool:
+    """Send data, and return whether it was sent; the other thread may have ended the connection."""
+    try:
+        end.sendall(data)
+    except OSError:
+        return False
+    return True
 
 
 def _end(*ends: socket.socket) -> None:
