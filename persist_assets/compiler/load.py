@@ -32,7 +32,7 @@ from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Defin
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models
 from persist_assets.compiler.names import Keys, source_id, unclear_parameters
-from persist_assets.compiler.programs import with_programs
+from persist_assets.compiler.programs import with_programs, without_merging
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Focus, Memory, RawFacts, as_broken
 from persist_assets.compiler.texts import with_texts
@@ -487,6 +487,8 @@ def _finished(
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
     project = with_programs(project, compilation, programs, content)
+    if not has_usual_types(settings.changing):
+        project = without_merging(project)
     own = _without_consequences(project, malloys)
     problems = in_order([*own, *_unknown_graphs(settings, project)])
     return replace(project, problems=tuple(problems))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.compiler.state import Compilation
-    from persist_assets.core.model.deltas import Columns, NodeRule
+    from persist_assets.core.model.deltas import Columns, Merging, NodeRule
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
@@ -157,6 +157,19 @@ def with_programs(
         remember=stored.save,
     )
     return with_functions(queries)
+
+
+def without_merging(project: Project) -> Project:
+    """Return a project of which no aggregate is merged with its change.
+
+    Without Spark's usual types and overflows (see `has_usual_types`), the parts of an aggregate do
+    not combine exactly.
+    """
+
+    def refuse(*_: object) -> Merging:
+        raise NoRule("of merged aggregates with settings that change types or overflows")
+
+    return replace(project, merging=refuse)
 
 
 def _nested() -> NoRule:

@@ -34,7 +34,7 @@ _HINTS: Mapping[str, str] = {
         "find all rows of the subquery by columns of the outer query, or persist a part of it as a"
         " source of its own"
     ),
-    r"of a subquery in the ON": "join with the rows of the subquery instead",
+    r"of a subquery in ON": "join with the rows of the subquery instead",
     r"of an aggregate over all rows": (
         "group by a column; counts, and sums and averages of decimals or integers, can also be"
         " merged without one"
@@ -57,8 +57,10 @@ _HINTS: Mapping[str, str] = {
     r"of UNPIVOT": "write LATERAL VIEW stack(…), with a name and a column for each row",
     r"of the function": "use functions of Spark",
     r"of (sum|avg)\(\) of .*, which cannot be merged": "cast its argument to DECIMAL or BIGINT",
+    r"of merged aggregates with settings": (
+        "remove settings such as `spark.sql.ansi.enabled` from [spark]"
+    ),
     r"(of an aggregate of|of grouping sets in|of an aggregate that depends)": _APART,
-    r"of a changed subquery beside a window": _APART,
     r"of .*, which is nondeterministic": (
         "compute it in a source of its own, and read the table of that source"
     ),

@@ -128,7 +128,7 @@ class DeltaWriter(Writer):
             )
             on = self.equality(names, alias, columns)
             if self.draw.random() < 0.25:
-                on += f" AND {self.condition({**names, alias: columns}, 0)}"
+                on += f" AND {self.condition({**names, alias: columns}, self.one_of(0, 0, 1))}"
             text += f" {kind}JOIN {relation} {alias} ON {on}"
             if kind not in ("LEFT SEMI ", "LEFT ANTI "):
                 names[alias] = columns
@@ -240,7 +240,8 @@ class DeltaWriter(Writer):
             column = self.column(names)
             tests = "count(*) > 1", f"max({column}) > 1", f"sum({column}) IS NOT NULL"
             having = f" HAVING {self.one_of(*tests)}"
-        value = call.format(self.column(names), self.column(names))
+        operand = self.scalar(names) if self.draw.random() < 0.1 else self.column(names)
+        value = call.format(operand, self.column(names))
         if self.draw.random() < 0.15:  # a key is not shown
             shown = ", ".join([f"1 AS {outs[0]}", *shown.split(", ")[1:]])
         return f"SELECT {shown}, {value} AS g {rest} GROUP BY {by}{having}"

@@ -78,6 +78,7 @@ _TYPES: Mapping[str, Any] = {
     "DOUBLE": pa.float64(),
     "DECIMAL(5,2)": pa.decimal128(5, 2),
     "DECIMAL(10,2)": pa.decimal128(10, 2),
+    "DECIMAL(38,0)": pa.decimal128(38, 0),
     "ARRAY<INT>": pa.list_(pa.int32()),
     "ARRAY<STRING>": pa.list_(pa.string()),
 }

@@ -472,10 +472,28 @@ MUTATIONS = (
         "        if not query.block:",
     ),
     _deltas(
-        "a changed subquery beside a window has no rule",
-        "rules.py",
-        "        if self.relations.has_changed_subquery(shown):\n            raise",
-        "        if not shown:\n            raise",
+        "windows beside subqueries are computed below them",
+        "staging.py",
+        "within or (windows if outermost(_shown_by(block), Subquery) else ())",
+        "within",
+    ),
+    _deltas(
+        "aggregates of a subquery change with it, even if it is the same for all rows",
+        "staging.py",
+        "subqueries = [s for s in outermost(exprs, Subquery) if free.of(s) <= leaves]",
+        "subqueries = [s for s in outermost(exprs, Subquery) if frozenset() < free.of(s) <= leaves]",
+    ),
+    _deltas(
+        "subqueries among the conditions of a window are those of its rows",
+        "staging.py",
+        "within = self if inside == self._here else _Exprs(self._copy, inside)",
+        "within = _Exprs(self._copy, inside)",
+    ),
+    _deltas(
+        "integers of two widths are keys of each other",
+        "pushing.py",
+        "(kind == other or (kind in INTEGRAL and other in INTEGRAL))",
+        "kind == other",
     ),
     _deltas(
         "there is no total of no rows beside other grouping sets",
@@ -512,8 +530,8 @@ MUTATIONS = (
     _deltas(
         "a window within a window is computed below it",
         "staging.py",
-        "exposed = windows_in(e for w in windows for e in _own_exprs(w))",
-        "exposed = []",
+        "exposed = [*windows_in(own), *(w for w in around if _is_over(w, block))]",
+        "exposed = [w for w in around if _is_over(w, block)]",
     ),
     _deltas(
         "a window is computed before later filters",

@@ -166,11 +166,14 @@ def other_side(
 
 
 def equalities(conjuncts: Iterable[Expr], types: Types) -> Iterator[tuple[Expr, Expr]]:
-    """Yield the pairs of expressions of one certain type that conditions equate, both ways."""
+    """Yield the pairs of expressions that conditions equate, both ways.
+
+    Only of one type, or of integers: otherwise, several values can equal the same one.
+    """
     for test in conjuncts:
         if isinstance(test, Call) and test.op == "=":
             a, b = test.args
-            if types.of(a) is not None and types.of(a) == types.of(b):
+            if _are_of_one_type(a, b, types):
                 yield a, b
                 yield b, a
 

@@ -415,8 +415,8 @@ class Rules:
 
     def _windows(self, block: Block, shown: Sequence[Expr]) -> list[str]:
         """Return the change of a Block with windows: its partitions with touched keys."""
-        if self.relations.has_changed_subquery(shown):
-            raise NoRule("of a changed subquery beside a window, or in one")
+        if self.relations.has_changed_subquery(shown):  # staged queries have none here
+            raise NoRule("a part of the query cannot be analyzed")
         self.only_adds = False
         partition = common_partition(shown)
         keys = self.touched(replace(block, columns=()), partition)

@@ -37,6 +37,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.deltas.narrowing import narrowed
 from persist_assets.analysis.deltas.places import located
+from persist_assets.analysis.free import Free
 from persist_assets.analysis.pivots import PIVOT, UNPIVOT
 from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
@@ -218,7 +219,8 @@ class _Exprs:
                 return Subquery(kind, copied, tuple(map(self.of, args)), expr.place)
             case Window(function, partition, order, frame, rows, mapping):
                 inside = {**self._here, **{own: self._here[now] for own, now in mapping}}
-                within = _Exprs(self._copy, inside)
+                # Subqueries among the conditions stay those of the Block.
+                within = self if inside == self._here else _Exprs(self._copy, inside)
                 return Window(
                     within.of(function),
                     tuple(map(within.of, partition)),
@@ -250,13 +252,24 @@ class _Stage:
                 inside, conditions = _instances(chosen), chosen.rows.conjuncts
                 exposed = [w for w in (*windows, *around) if _is_within(w, inside, conditions)]
             else:
-                exposed = windows_in(e for w in windows for e in _own_exprs(w))
-                exposed += [w for w in around if _is_over(w, block)]
+                own = [e for w in windows for e in _own_exprs(w)]
+                exposed = [*windows_in(own), *(w for w in around if _is_over(w, block))]
+                exposed = exposed or self._apart(block, windows)
                 inside, conditions = leaves, block.conjuncts
             if not exposed:
                 return self._with_subqueries(block)
             block = with_inner(self._query, block, inside, conditions, exposed, self.block)
             leaves = {i for i, _ in block.leaves}
+
+    def _apart(self, block: Block, windows: Sequence[Window]) -> Sequence[Expr]:
+        """Return what a Block with windows has to compute below, to be without subqueries.
+
+        These are the subqueries in its windows, or else the windows beside subqueries.
+        """
+        own = [e for w in windows for e in _own_exprs(w)]
+        leaves, free = {i for i, _ in block.leaves}, Free()
+        within = [s for s in outermost(own, Subquery) if free.of(s) <= leaves]
+        return within or (windows if outermost(_shown_by(block), Subquery) else ())
 
     def _with_subqueries(self, block: Block) -> Block:
         """Return a Block with the queries in its expressions staged."""
@@ -275,14 +288,17 @@ class _Stage:
     def _under(self, block: Block, exprs: Sequence[Expr]) -> tuple[Block, tuple[Expr, ...]]:
         """Return a staged Block, and expressions over its rows instead of over those of the Block.
 
-        Windows in the expressions are columns of a Block below.
+        Windows and subqueries in the expressions are columns of a Block below.
         """
         leaves, n = {i for i, _ in block.leaves}, len(block.columns)
         windows = [w for w in windows_in(exprs) if _instances(w) <= leaves]
-        used: list[Expr] = [*_refs(exprs, leaves, windows), *windows]
+        free = Free()
+        subqueries = [s for s in outermost(exprs, Subquery) if free.of(s) <= leaves]
+        moved: list[Expr] = [*windows, *subqueries]
+        used: list[Expr] = [*_refs(exprs, leaves, moved), *moved]
         beside = (Out("", "", e, self._query.types.of(e)) for e in used)
         below = self.block(replace(block, columns=(*block.columns, *beside)))
-        if windows:
+        if moved:
             instance, outs = self._query.leaf(Derived(below), below.columns)
             below = Block(((instance, Derived(below)),), (), outs, place=below.place)
         new = {id(e): out.expr for e, out in zip(used, below.columns[n:], strict=True)}
@@ -295,17 +311,17 @@ class _Stage:
             case Derived(block, volatile):
                 return Derived(self.block(block), volatile)
             case Outer(kind, left, right, on):
-                if outermost(on, Subquery):
-                    raise NoRule("of a subquery in the ON of an outer join")
                 left, on = self._under(left, on)
                 right, on = self._under(right, on)
+                if outermost(on, Subquery):
+                    raise NoRule("of a subquery in ON that refers to both sides of an outer join")
                 return Outer(kind, left, right, on)
             case Aggregate(rows):
-                if outermost((*node.keys, *node.aggregates), Subquery):
-                    raise NoRule("of an aggregate of a subquery")
                 if any(isinstance(c, Call) and c.op == PIVOT for c in node.aggregates):
                     raise NoRule("of PIVOT")
                 rows, exprs = self._under(rows, (*node.keys, *node.aggregates))
+                if outermost(exprs, Subquery):
+                    raise NoRule("of an aggregate of a subquery")
                 n_keys = len(node.keys)
                 return Aggregate(rows, exprs[:n_keys], exprs[n_keys:], node.sets)
             case SetOperation(kind, branches):
@@ -323,7 +339,7 @@ def with_inner(
     block: Block,
     inside: Collection[int],
     conditions: Sequence[Expr],
-    exposed: Sequence[Window] = (),
+    exposed: Sequence[Expr] = (),
     stage: Callable[[Block], Block] = lambda inner: inner,
 ) -> Block:
     """Return a Block that reads some of its leaves through one new leaf, which joins them.
@@ -333,7 +349,7 @@ def with_inner(
     inside, conditions
         The leaves and conjuncts of the rows of the new leaf.
     exposed
-        Windows over these rows, which are columns of the new leaf.
+        Windows and subqueries over these rows, which are columns of the new leaf.
     stage
         Puts the rows of the new leaf in staged form.
 
@@ -437,7 +453,11 @@ def _own_exprs(window: Window) -> list[Expr]:
 
 
 def _exprs_of(block: Block) -> list[Expr]:
-    return [*block.conjuncts, *(o.expr for o in block.columns), *(s.by for s in block.order)]
+    return [*block.conjuncts, *_shown_by(block)]
+
+
+def _shown_by(block: Block) -> list[Expr]:
+    return [*(o.expr for o in block.columns), *(s.by for s in block.order)]
 
 
 def _generating(leaves: Iterable[tuple[int, Node]]) -> list[Expr]:
@@ -463,16 +483,14 @@ def _is_within(window: Window, inside: Collection[int], conditions: Sequence[Exp
     return _instances(window) <= {*inside} and {*window.rows.conjuncts} <= {*conditions}
 
 
-def _refs(
-    exprs: Iterable[Expr], inside: Collection[int], windows: Sequence[Window]
-) -> Iterable[Ref]:
-    """Return the columns of some leaves that expressions use, but for those in some windows."""
-    skipped = {id(w) for w in windows}
+def _refs(exprs: Iterable[Expr], inside: Collection[int], skipped: Sequence[Expr]) -> Iterable[Ref]:
+    """Return the columns of some leaves that expressions use, but for those in some of them."""
+    without = {id(e) for e in skipped}
     refs: dict[Ref, None] = {}
     seen, stack = set[int](), list[object](exprs)
     while stack:
         this = stack.pop()
-        if id(this) in seen or id(this) in skipped:
+        if id(this) in seen or id(this) in without:
             continue
         seen.add(id(this))
         if isinstance(this, Ref):

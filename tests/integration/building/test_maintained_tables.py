@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,32 @@ def test_incremental_builds_follow_sign_changes_of_zero(make_project: Make, ente
             work = built(builder, name)
             assert work.snapshot is not None
             assert work.maintenance == ("whole" if not number else "keys"), name
+
+
+@pytest.fixture
+def without_ansi(spark: Any) -> Iterator[str]:
+    """Yield settings of a project, of which the session gets some until the test ends."""
+    key = "spark.sql.ansi.enabled"
+    before = spark.conf.get(key)
+    yield f'[env.dev.spark]\n"{key}" = "false"\n'
+    spark.conf.set(key, before)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T20")
+def test_sums_that_may_overflow_to_null_are_not_merged(
+    make_project: Make, enter: Enter, without_ansi: str
+) -> None:
+    columns = {"k": "INT", "v": "DECIMAL(38,0)"}
+    text = "CREATE TABLE t (k INT, v DECIMAL(38,0)) USING delta LOCATION 'raw/t';\n"
+    text += f"{WITHOUT_COST}CREATE VIEW q AS SELECT k, sum(v) AS v FROM t GROUP BY k;\n"
+    root = make_project({"m.sql": text}, settings=without_ansi)
+    half = Decimal(6 * 10**37)
+    rows = [(1, half), (1, half), (2, Decimal(1))]
+    put_rows(root / "raw" / "t", columns, rows)
+    built(enter(root))
+    put_rows(root / "raw" / "t", columns, [*rows, (1, Decimal(5))])
+    assert built(enter(root)).maintenance == "keys"
 
 
 @pytest.mark.slow

@@ -178,6 +178,7 @@ def explained_policy(value: str) -> str:
         "it is materialized as a view",
         "it is materialized as a temporary",
         "refresh=whole computes all rows of a stale table",
+        "of merged aggregates with settings that change types or overflows",
         "it is nondeterministic",
         "it depends on the current time",
         "rows of x changed or were removed, and its files keep no earlier version",
