@@ -95,11 +95,27 @@ class DeltaWriter(Writer):
             return self.draw.choice([*self.ctes.items()])
         if self.draw.random() < 0.15:
             return self.with_value()
+        if self.draw.random() < 0.04:
+            return self.latest()
         if depth == 0 or self.draw.random() < 0.5:
             table = self.one_of(*TABLES)
             return table, TABLES[table]
         text, columns = self.query(depth - 1)
         return f"({text})", columns
+
+    def latest(self) -> tuple[str, Sequence[str]]:
+        """Return one row of each key of a table. Which one is certain; the analysis does not know.
+
+        Rows that tie are equal.
+        """
+        table, key = self.one_of(*TABLES), self.one_of("a", "k", "k")
+        columns = TABLES[table]
+        order = ", ".join(f"{c} {self.one_of('', 'DESC ')}NULLS LAST" for c in columns if c != key)
+        number = f"row_number() OVER (PARTITION BY {key} ORDER BY {order})"
+        more = self.one_of("", "", f" WHERE {columns[-1]} > 1", f" AND {columns[-1]} > 1")
+        before, after = (more, "") if "WHERE" in more else ("", more)
+        shown = ", ".join(columns)
+        return f"(SELECT {shown} FROM {table}{before} QUALIFY {number} = 1{after})", columns
 
     def with_value(self) -> tuple[str, Sequence[str]]:
         """Return rows of a table with the value of a window or of a subquery beside them."""
@@ -232,6 +248,7 @@ class DeltaWriter(Writer):
             by = f"GROUPING SETS (({by}), ({distinct[0]}))"
         call = self.one_of(
             *("sum({})", "max({})", "min({})", "count({})", "count(DISTINCT {})", "count(*)"),
+            "avg({})",
             *("sum({}) FILTER (WHERE {} > 1)",),
         )
         shown = ", ".join(f"{k} AS {o}" for k, o in zip(keys, outs, strict=True))

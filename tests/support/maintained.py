@@ -57,6 +57,14 @@ QUERIES = {
         " JOIN (SELECT usr, sum(amt) AS s FROM ev GROUP BY usr) t ON e.usr = t.usr WHERE t.s > 0"
     ),
     "above": "SELECT id, amt FROM ev e WHERE amt > (SELECT min(amt) FROM ev x WHERE x.usr = e.usr)",
+    "last_seen": (
+        "SELECT d.usr, d.name, e.id FROM dim d LEFT JOIN (SELECT usr, id FROM ev QUALIFY"
+        " row_number() OVER (PARTITION BY usr ORDER BY day DESC, id) = 1) e ON e.usr = d.usr"
+    ),
+    "weights": (
+        "SELECT d.name, e.y FROM dim d LEFT JOIN"
+        " (SELECT usr, sum(y) AS y FROM ev GROUP BY usr) e ON e.usr = d.usr"
+    ),
     "user_names": "SELECT b.usr, b.n, d.name FROM by_user b LEFT JOIN dim d ON b.usr = d.usr",
     "upper": "SELECT name, sum(n) AS n FROM user_names GROUP BY name",
     "full_names": (
@@ -164,8 +172,12 @@ class Data:
         ]
 
 
-_DEFECTS = "[INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND]", "[PLAN_VALIDATION_FAILED_RULE_IN_BATCH]"
-"""What Spark reports if a rule of its optimizer has a defect."""
+_DEFECTS = (
+    "[INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND]",
+    "[PLAN_VALIDATION_FAILED_RULE_IN_BATCH]",
+    "requirement failed: Subquery subquery#",
+)
+"""What Spark reports if its optimizer has a defect."""
 
 
 def methods(builder: Builder, label: str, refused: set[str] | None = None) -> dict[str, str]:

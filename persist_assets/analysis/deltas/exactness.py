@@ -23,6 +23,7 @@ from persist_assets.analysis.algebra import (
     Subquery,
     Values,
     Window,
+    walk,
 )
 from persist_assets.analysis.functions import AGGREGATES, INTEGRAL
 from persist_assets.core.model.deltas import NoRule
@@ -80,6 +81,11 @@ class Exactness:
             self._refusal = NoRule(f"of {_in_words(expr)}", part.place, part)
         return exact
 
+    def learn(self, block: Block) -> None:
+        """Let `of_exprs` know all Blocks in a query."""
+        for one in walk(block):
+            self._leaves |= dict(one.leaves) if isinstance(one, Block) else {}
+
     def of_query(self, block: Block) -> bool:
         """Whether all rows and columns of a query are exact."""
         return self.of_rows(block) and self.of_exprs(o.expr for o in block.columns)
@@ -95,7 +101,7 @@ class Exactness:
         return self._rows[id(block)]
 
     def of_exprs(self, exprs: Iterable[Expr]) -> bool:
-        """Whether expressions over Blocks that `of_rows` has seen are exact."""
+        """Whether expressions over Blocks that `of_rows` or `learn` has seen are exact."""
         return all(map(self._of_expr, exprs))
 
     def _of_expr(self, expr: Expr) -> bool:

@@ -71,85 +71,93 @@ def restrictions(
     skipped
         A leaf that is not restricted, because the keys are its own.
     """
-    restricted: dict[int, list[Restriction]] = {}
-    _of_block(block, exprs, keys, types, restricted, skipped)
-    return restricted
+    pushing = _Pushing(types, keys)
+    pushing.block(block, exprs, skipped)
+    return pushing.restricted
 
 
-def _of_block(
-    block: Block,
-    exprs: Mapping[int, Expr],
-    keys: str,
-    types: Types,
-    restricted: dict[int, list[Restriction]],
-    skipped: int | None = None,
-) -> None:
-    for window in windows_in(o.expr for o in block.columns):
-        exprs = {n: e for n, e in exprs.items() if e in window.partition}
-    by_leaf: dict[int, dict[int, int]] = {}
-    for number, expr in exprs.items():
-        for ref in equal_columns(expr, block.conjuncts, types):
-            by_leaf.setdefault(ref.instance, {}).setdefault(ref.column, number)
-    for instance, node in block.leaves:
-        if instance != skipped and instance in by_leaf:
-            _of_node(node, instance, by_leaf[instance], keys, types, restricted)
-    for subquery in outermost([*block.conjuncts, *(o.expr for o in block.columns)], Subquery):
-        _of_subquery(subquery, block, exprs, keys, types, restricted)
+def separating(block: Block, exprs: Mapping[int, Expr], types: Types) -> Mapping[int, set[int]]:
+    """Return which keys separate the rows of the aggregates and windows of a query.
+
+    A row of the query depends only on groups or partitions with the same values of these keys.
+
+    Parameters
+    ----------
+    exprs
+        The keys: expressions over the Block's leaves, by number.
+
+    Returns
+    -------
+    Mapping[int, set[int]]
+        Their numbers, by the `id` of the `Aggregate` or `Window`.
+    """
+    pushing = _Pushing(types)
+    pushing.block(block, exprs)
+    return pushing.separated
 
 
-def _of_subquery(
-    subquery: Subquery,
-    around: Block,
-    exprs: Mapping[int, Expr],
-    keys: str,
-    types: Types,
-    restricted: dict[int, list[Restriction]],
-) -> None:
-    """Restrict a subquery that finds rows by values that the keys restrict around it."""
-    within: dict[Block, dict[int, Expr]] = {}
-    for inner, own, outer in correlated(subquery, around, types):
+class _Pushing:
+    """Follows keys of a query's rows down to the tables."""
+
+    def __init__(self, types: Types, keys: str = "") -> None:
+        self._types, self._keys = types, keys
+        self.restricted: dict[int, list[Restriction]] = {}
+        self.separated: dict[int, set[int]] = {}
+
+    def block(self, block: Block, exprs: Mapping[int, Expr], skipped: int | None = None) -> None:
+        windows = windows_in(o.expr for o in block.columns)
+        for window in windows:
+            exprs = {n: e for n, e in exprs.items() if e in window.partition}
+        for window in windows:
+            self.separated.setdefault(id(window), set()).update(exprs)
+        by_leaf: dict[int, dict[int, int]] = {}
         for number, expr in exprs.items():
-            if outer is expr or outer in equal_columns(expr, around.conjuncts, types):
-                within.setdefault(inner, {}).setdefault(number, own)
-    for inner, own_exprs in within.items():
-        _of_block(inner, own_exprs, keys, types, restricted)
+            for ref in equal_columns(expr, block.conjuncts, self._types):
+                by_leaf.setdefault(ref.instance, {}).setdefault(ref.column, number)
+        for instance, node in block.leaves:
+            if instance != skipped and instance in by_leaf:
+                self._node(node, instance, by_leaf[instance])
+        for subquery in outermost([*block.conjuncts, *(o.expr for o in block.columns)], Subquery):
+            self._subquery(subquery, block, exprs)
 
+    def _subquery(self, subquery: Subquery, around: Block, exprs: Mapping[int, Expr]) -> None:
+        """Restrict a subquery that finds rows by values that the keys restrict around it."""
+        within: dict[Block, dict[int, Expr]] = {}
+        for inner, own, outer in correlated(subquery, around, self._types):
+            for number, expr in exprs.items():
+                if outer is expr or outer in equal_columns(expr, around.conjuncts, self._types):
+                    within.setdefault(inner, {}).setdefault(number, own)
+        for inner, own_exprs in within.items():
+            self.block(inner, own_exprs)
 
-def _of_node(
-    node: Node,
-    instance: int,
-    columns: Mapping[int, int],
-    keys: str,
-    types: Types,
-    restricted: dict[int, list[Restriction]],
-) -> None:
-    """Restrict a leaf whose columns have the values of columns of the keys."""
-    match node:
-        case Given():
-            one = Restriction(tuple(columns), keys, tuple(columns.values()))
-            restricted.setdefault(instance, []).append(one)
-        case Derived(block):
-            exprs = {n: block.columns[c].expr for c, n in columns.items()}
-            _of_block(block, exprs, keys, types, restricted)
-        case Aggregate(rows, grouped, _, sets):
-            common = {*range(len(grouped))}.intersection(*(sets or ()))
-            exprs = {n: grouped[c] for c, n in columns.items() if c in common}
-            _of_block(rows, exprs, keys, types, restricted)
-        case Outer("left", left, right, on):
-            n_left = len(left.columns)
-            exprs = {n: left.columns[c].expr for c, n in columns.items() if c < n_left}
-            _of_block(left, exprs, keys, types, restricted)
-            _of_block(right, other_side(exprs, left, right, on, types), keys, types, restricted)
-        case SetOperation(_, branches):
-            for branch in branches:
-                exprs = {
-                    n: branch.columns[c].expr
-                    for c, n in columns.items()
-                    if len({b.columns[c].type for b in branches} | {None}) == 2
-                }
-                _of_block(branch, exprs, keys, types, restricted)
-        case _:
-            pass
+    def _node(self, node: Node, instance: int, columns: Mapping[int, int]) -> None:
+        """Restrict a leaf whose columns have the values of columns of the keys."""
+        match node:
+            case Given():
+                one = Restriction(tuple(columns), self._keys, tuple(columns.values()))
+                self.restricted.setdefault(instance, []).append(one)
+            case Derived(block):
+                self.block(block, {n: block.columns[c].expr for c, n in columns.items()})
+            case Aggregate(rows, grouped, _, sets):
+                common = {*range(len(grouped))}.intersection(*(sets or ()))
+                exprs = {n: grouped[c] for c, n in columns.items() if c in common}
+                self.separated.setdefault(id(node), set()).update(exprs)
+                self.block(rows, exprs)
+            case Outer("left", left, right, on):
+                n_left = len(left.columns)
+                exprs = {n: left.columns[c].expr for c, n in columns.items() if c < n_left}
+                self.block(left, exprs)
+                self.block(right, other_side(exprs, left, right, on, self._types))
+            case SetOperation(_, branches):
+                for branch in branches:
+                    exprs = {
+                        n: branch.columns[c].expr
+                        for c, n in columns.items()
+                        if len({b.columns[c].type for b in branches} | {None}) == 2
+                    }
+                    self.block(branch, exprs)
+            case _:
+                pass
 
 
 def other_side(

@@ -252,7 +252,7 @@ class _Stage:
                 inside, conditions = _instances(chosen), chosen.rows.conjuncts
                 exposed = [w for w in (*windows, *around) if _is_within(w, inside, conditions)]
             else:
-                own = [e for w in windows for e in _own_exprs(w)]
+                own = [e for w in windows for e in own_exprs(w)]
                 exposed = [*windows_in(own), *(w for w in around if _is_over(w, block))]
                 exposed = exposed or self._apart(block, windows)
                 inside, conditions = leaves, block.conjuncts
@@ -266,7 +266,7 @@ class _Stage:
 
         These are the subqueries in its windows, or else the windows beside subqueries.
         """
-        own = [e for w in windows for e in _own_exprs(w)]
+        own = [e for w in windows for e in own_exprs(w)]
         leaves, free = {i for i, _ in block.leaves}, Free()
         within = [s for s in outermost(own, Subquery) if free.of(s) <= leaves]
         return within or (windows if outermost(_shown_by(block), Subquery) else ())
@@ -432,7 +432,7 @@ def outermost(exprs: Iterable[Expr], kind: type[_T]) -> list[_T]:
         elif isinstance(this, Call):
             stack += this.args[::-1]
         elif isinstance(this, Window):
-            stack += _own_exprs(this)
+            stack += own_exprs(this)
         elif isinstance(this, Subquery):
             stack += this.args
     return found
@@ -446,7 +446,7 @@ def windows_in_subqueries(block: Block) -> list[Window]:
     return [w for w in windows if _instances(w) <= leaves]
 
 
-def _own_exprs(window: Window) -> list[Expr]:
+def own_exprs(window: Window) -> list[Expr]:
     """Return the expressions that a window computes over its rows."""
     frame = [f for f in window.frame if not isinstance(f, str)]
     return [window.function, *window.partition, *(s.by for s in window.order), *frame]

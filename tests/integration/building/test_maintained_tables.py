@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Enter = Callable[..., Builder]
 Make = Callable[..., Path]
 OF_BOTH = {"named", "inner_named", "by_name", "absent", "present", "upper"}
-OF_BOTH |= {"user_names", "full_names", "both", "without"}
+OF_BOTH |= {"user_names", "full_names", "both", "without", "last_seen", "weights"}
 """The sources that read `dim`, directly or not."""
 OF_DAYS = {"weeks"}
 OF_EVENTS = {*QUERIES} - OF_DAYS
@@ -38,7 +38,7 @@ def built(builder: Builder, name: str = "q") -> PendingBuild:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("T8")
+@pytest.mark.proves("T8", "T21")
 def test_incremental_builds_follow_every_kind_of_change(make_project: Make, enter: Enter) -> None:
     root = make_project({"m.sql": sources()})
     data = Data(root, random.Random(3))
@@ -61,7 +61,7 @@ def test_incremental_builds_follow_every_kind_of_change(make_project: Make, ente
 
     data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
     unread = {"averages", "kinds", "absent", "counts", "user_names", "upper", "full_names"}
-    unread |= {"sets", "both", "without", "tagged"}
+    unread |= {"sets", "both", "without", "tagged", "last_seen", "weights"}
     by_method = change("update", "append keys merge", OF_EVENTS - unread)
     assert by_method["shares"] == by_method["running"] == by_method["named"] == "keys"
 

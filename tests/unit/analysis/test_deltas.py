@@ -118,6 +118,38 @@ SELECT a + (SELECT count(*) FROM t WHERE t.k = r.k) + max((SELECT max(z) FROM s 
 SELECT t.j, q.m, q.h FROM t LEFT JOIN (SELECT a, EXISTS (SELECT 1 FROM s WHERE s.k = r.k) AS m, rank() OVER (PARTITION BY a ORDER BY b) AS h FROM r) q ON q.a = t.k
 # QUALIFY by the value of a subquery
 SELECT a, b FROM (SELECT a, b, (SELECT max(z) FROM s WHERE s.k = r.k) AS m FROM r) QUALIFY rank() OVER (PARTITION BY a ORDER BY m) = 1
+# LEFT JOIN of the first row of each key
+SELECT t.k, t.j, c.a FROM t LEFT JOIN (SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) = 1) c ON c.k = t.k
+# LEFT JOIN of the first row of each key, with a condition on it
+SELECT t.k, t.j, c.a FROM t LEFT JOIN (SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) = 1) c ON c.k = t.k AND c.a > 1
+# LEFT JOIN with a condition in ON on which row is the first
+SELECT t.k, t.j, c.a FROM t LEFT JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) AS rn FROM r) c ON c.k = t.k AND c.rn = 1
+# rows without a first row that qualifies
+SELECT t.k, t.j FROM t LEFT JOIN (SELECT k, a FROM (SELECT k, a, b, row_number() OVER (PARTITION BY k ORDER BY a, b) AS rn FROM r) WHERE rn = 1 AND b > 1) c ON c.k = t.k WHERE c.k IS NULL
+# rows with a first row that qualifies, beside others
+SELECT t.k, t.j FROM t LEFT JOIN (SELECT k, a FROM (SELECT k, a, b, row_number() OVER (PARTITION BY k ORDER BY a, b) AS rn FROM r) WHERE rn = 1 AND b > 1) c ON c.k = t.k WHERE coalesce(c.a, 1) = 1
+# chain of LEFT JOINs by a column of the first row
+SELECT t.k, c.a, s.z FROM t LEFT JOIN (SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) = 1) c ON c.k = t.k LEFT JOIN s ON s.k = c.a
+# LEFT JOIN and inner join by a column of the first row
+SELECT t.k, c.a, s.z FROM t LEFT JOIN (SELECT k, a FROM (SELECT k, a, b, row_number() OVER (PARTITION BY k ORDER BY a, b) AS rn FROM r) WHERE rn = 1 AND b > 1) c ON c.k = t.k JOIN s ON s.k = c.a
+# inner join of the first row of each key
+SELECT t.k, t.j, c.a FROM t JOIN (SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) = 1) c ON c.k = t.k WHERE c.b > 1
+# first rows beside their dimension and an aggregate
+SELECT c.k, c.a, t.j, q.n FROM (SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) = 1) c LEFT JOIN t ON t.k = c.k LEFT JOIN (SELECT k, count(*) AS n FROM s GROUP BY k) q ON q.k = c.k
+# first rows with EXISTS
+SELECT c.k, c.a FROM (SELECT * FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a, b, x, n, d) = 1) c WHERE EXISTS (SELECT 1 FROM s WHERE s.k = c.k)
+# LEFT JOIN of averages
+SELECT t.k, t.j, c.b FROM t LEFT JOIN (SELECT k, avg(b) AS b FROM r GROUP BY k) c ON c.k = t.k
+# LEFT JOIN of averages with a condition on them
+SELECT t.j, c.b FROM t LEFT JOIN (SELECT k, avg(b) AS b FROM r GROUP BY k HAVING avg(b) > 1) c ON c.k = t.k
+# LEFT JOIN of averages with a condition on them, with the key of the right side
+SELECT c.k, t.j, c.b FROM t LEFT JOIN (SELECT k, avg(b) AS b FROM r GROUP BY k HAVING avg(b) > 1) c ON c.k = t.k
+# chain of LEFT JOINs by the key of averages with a condition on them
+SELECT t.k, t.j, r.a, q.c FROM t LEFT JOIN (SELECT k, sum(y) AS c FROM f GROUP BY k HAVING sum(y) > 1) q ON q.k = t.k LEFT JOIN r ON r.k = q.k
+# chain of LEFT JOINs by the key of sums with a condition in ON
+SELECT r.a, t.j, q.c FROM r LEFT JOIN (SELECT k, sum(y) AS c FROM f GROUP BY k) q ON q.k = r.k AND q.c > 1 LEFT JOIN t ON t.k = r.k AND t.j = q.k
+# FULL JOIN of averages
+SELECT c.k, c.b, d.k AS l, d.y FROM (SELECT k, avg(b) AS b FROM r GROUP BY k) c FULL JOIN (SELECT k, sum(y) AS y FROM f GROUP BY k) d ON c.k = d.k
 # LEFT JOIN with a subquery of its left side in ON
 SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND EXISTS (SELECT 1 FROM t WHERE t.k = r.a)
 # LEFT JOIN with a subquery of its right side in ON
@@ -551,8 +583,68 @@ OBSTACLES = (
     ),
     (
         "of row_number(), whose value may depend on the order of rows",
-        "SELECT t.k, q.a, q.n FROM t JOIN (SELECT k, a,"
+        "SELECT t.k, q.n FROM t JOIN (SELECT k, a,"
         " row_number() OVER (PARTITION BY a ORDER BY a) AS n FROM r) q ON q.k = t.k",
+    ),
+    (  # a row of `t` without a latest row would be joined, too
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT t.k, s.z FROM t LEFT JOIN (SELECT k, a FROM r QUALIFY row_number()"
+        " OVER (PARTITION BY k ORDER BY a) = 1) c ON c.k = t.k JOIN s ON s.a = coalesce(c.a, 1)",
+    ),
+    (
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT t.k, e.e FROM t LEFT JOIN (SELECT k, a FROM r QUALIFY row_number() OVER"
+        " (PARTITION BY k ORDER BY a) = 1) c ON c.k = t.k"
+        " LATERAL VIEW explode(array(coalesce(c.a, 1))) e AS e WHERE e.e = 1",
+    ),
+    (
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT q.k, s.z FROM (SELECT DISTINCT t.k, coalesce(c.a, 1) AS a FROM t LEFT JOIN (SELECT"
+        " k, a FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY a) = 1) c ON c.k = t.k) q"
+        " LEFT JOIN s ON s.a = q.a",
+    ),
+    (  # which rows of `s` count for a row is not certain
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT q.k, sum((SELECT max(s.z) FROM s WHERE s.a = q.rn)) AS m FROM (SELECT k, b,"
+        " row_number() OVER (PARTITION BY k ORDER BY a) AS rn FROM r) q WHERE q.b = 1 GROUP BY q.k",
+    ),
+    (
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT t.k, t.j, q.b FROM t LEFT JOIN (SELECT k, b, rn FROM (SELECT k, b, row_number()"
+        " OVER (PARTITION BY k ORDER BY a) AS rn FROM r) WHERE b = 1) q"
+        " ON q.k = t.k AND EXISTS (SELECT 1 FROM s WHERE s.a = q.rn)",
+    ),
+    (  # `q.z` may be NULL
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT t.k, t.j, w.c FROM t LEFT JOIN (SELECT p.k, (SELECT count(*) FROM f WHERE f.k ="
+        " coalesce(q.z, 0)) AS c FROM r p LEFT JOIN (SELECT k, z, row_number() OVER (PARTITION BY k"
+        " ORDER BY a) AS rn FROM s) q ON q.k = p.k AND q.rn = 2) w ON w.k = t.k",
+    ),
+    (  # ranks of sums that are equal but for their last digits
+        "of avg(), whose last digits may depend on the order of rows",
+        "SELECT k, h FROM (SELECT k, x, rank() OVER (PARTITION BY x ORDER BY b) AS h FROM"
+        " (SELECT k, x, avg(b) AS b FROM r GROUP BY k, x))",
+    ),
+    (  # the first rows of keys, and of other keys
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT p.k, p.x, q.b FROM (SELECT k, x FROM r QUALIFY row_number() OVER (PARTITION BY k"
+        " ORDER BY a) = 1) p JOIN (SELECT x, b FROM r QUALIFY row_number() OVER (PARTITION BY x"
+        " ORDER BY a) = 1) q ON q.x = p.x",
+    ),
+    (  # the window is over some of the rows
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT k, x, h FROM (SELECT k, x, a, rank() OVER (PARTITION BY k, x ORDER BY a) AS h FROM"
+        " (SELECT k, x, a FROM r QUALIFY row_number() OVER (PARTITION BY k, a ORDER BY b) = 1))",
+    ),
+    (
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT c.k, t.j FROM t LEFT JOIN (SELECT k, a FROM r QUALIFY row_number()"
+        " OVER (PARTITION BY k ORDER BY a) = 1) c ON c.k = t.k",
+    ),
+    (
+        "of row_number(), whose value may depend on the order of rows",
+        "SELECT t.k, c.a FROM t FULL JOIN (SELECT k, a FROM r QUALIFY row_number()"
+        " OVER (PARTITION BY k ORDER BY a) = 1) c ON c.k = t.k",
     ),
     (
         "of a subquery that reads changed rows beside those that it finds by keys",
