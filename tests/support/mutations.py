@@ -678,8 +678,8 @@ MUTATIONS = (
     _deltas(
         "a row may be without a counterpart on the right side of a LEFT JOIN",
         "keys.py",
-        "if is_exact and (not is_loose or self._rejects_null(condition)):",
-        "if is_exact:",
+        "if is_sure and self._exact.of_exprs([condition]):",
+        "if self._exact.of_exprs([condition]):",
     ),
     _deltas(
         "columns of such a right side are no keys",

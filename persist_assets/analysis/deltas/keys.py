@@ -251,7 +251,7 @@ class _Relaxed:
 
     def block(self, block: Block) -> Block:
         leaves = tuple((i, self._node(node, i)) for i, node in block.leaves)
-        conjuncts = tuple(c for c in block.conjuncts if self._stays(c, self.is_loose(c)))
+        conjuncts = tuple(c for c in block.conjuncts if self._stays(c))
         are_same = all(new is old for (_, new), (_, old) in zip(leaves, block.leaves, strict=True))
         if are_same and conjuncts == block.conjuncts:
             return block
@@ -264,10 +264,10 @@ class _Relaxed:
         used = used_columns([expr])
         return any((i, column) in self._loose for i, columns in used.items() for column in columns)
 
-    def _stays(self, condition: Expr, is_loose: bool) -> bool:
+    def _stays(self, condition: Expr) -> bool:
         """Whether a condition of a Block, or of a join, is not left out."""
-        is_exact = self._exact.of_exprs([condition])
-        if is_exact and (not is_loose or self._rejects_null(condition)):
+        is_sure = not self.is_loose(condition) or self._rejects_null(condition)
+        if is_sure and self._exact.of_exprs([condition]):
             return True
         if outermost([condition], Subquery) or len(used_columns([condition])) > 1:
             raise self._exact.refusal()
@@ -294,7 +294,7 @@ class _Relaxed:
                 outer, inner = self._inner(left), self._inner(right)
                 self._pass_on(outer, instance)
                 n_left = len(left.columns)
-                stays = tuple(c for c in on if self._stays(c, self.is_loose(c)))
+                stays = tuple(c for c in on if self._stays(c))
                 # Without a counterpart on the left, a row has NULL here as well.
                 if inner is not right or stays != on or any(map(self.is_loose, on)):
                     numbers = range(n_left, n_left + len(right.columns))
