@@ -395,6 +395,7 @@ def test_the_method_depends_on_how_a_query_reads_the_changed_table(
     ranks = "rank() OVER (PARTITION BY k ORDER BY a) AS h"
     value = "(SELECT max(v) FROM y WHERE y.k = z.k) AS v"
     text += f"{WITHOUT_COST}CREATE VIEW beside AS SELECT a, {ranks}, {value} FROM z;\n"
+    text += f"{WITHOUT_COST}CREATE VIEW highest AS SELECT a, (SELECT max(v) FROM y) AS v FROM z;\n"
     text += f"{WITHOUT_COST}CREATE VIEW unused AS SELECT a, h FROM (SELECT a, {ranks}, {value} FROM z);\n"
     function = (
         "from persist_assets import table\nfrom pyspark.sql import functions as F\n\n\n"
@@ -405,11 +406,11 @@ def test_the_method_depends_on_how_a_query_reads_the_changed_table(
     ints = [pa.array(values, pa.int32()) for values in ([1, 1, 2, 3], [1, 2, 3, 4], [1, 2], [5, 6])]
     write_deltalake(root / "raw" / "z", pa.table({"k": ints[0], "a": ints[1]}))
     write_deltalake(root / "raw" / "y", pa.table({"k": ints[2], "v": ints[3]}))
-    names = ["q", "beside", "unused", "totals"]
+    names = ["q", "beside", "highest", "unused", "totals"]
     build(enter(root), names)
     DeltaTable(root / "raw" / "y").update({"v": "v + 10"}, predicate="k = 1")
     builder = enter(root)
-    methods = {"q": "keys", "beside": "whole", "unused": "stamp", "totals": "keys"}
-    assert build(builder, names) == methods
+    methods = ["keys", "keys", "whole", "stamp", "keys"]
+    assert build(builder, names) == dict(zip(names, methods, strict=True))
     totals = next(s for s in builder.project.persisted if s.name == "totals")
     assert sorted(map(tuple, builder.read(totals).collect())) == [(1, 30), (2, 6), (3, None)]
