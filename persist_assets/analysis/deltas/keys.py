@@ -1,10 +1,10 @@
-"""The keys of a query: columns by whose values its rows are computed again, all of a value. Pure.
+"""The keys of a query: a build recomputes all rows with touched values in these columns. Pure.
 
     changed rows ─► the values of the keys in them ─► all rows of the query with these values
 
-The rows of other values stay. So a value that depends on the order of rows (`first(x)`, or which of
-several rows is the latest) has to belong to one value of the keys, and must not decide which values
-changed: conditions on it are left out where that is computed.
+Rows with other values stay. So a value that depends on the order of rows (`first(x)`, or which of
+several rows is the latest) must affect only rows with one value of the keys. It must not decide
+which values are touched either, so the search for these leaves out conditions on it.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ def keys_of(query: Staged, relations: Relations) -> Keyed | None:
     NoRule
         Some of its values depend on the order of rows, and it has no keys.
     """
-    block, exact = query.block, Exactness(query.types)
-    of_node = _of_node(block, relations)
-    if of_node is None and exact.of_query(block):
+    exact = Exactness(query.types)
+    keyed = _of_node(query.block, relations)
+    if keyed is None and exact.of_query(query.block):
         return None
-    refusal: NoRule | None = None
-    for keyed in (of_node, _of_columns(query, relations)):
-        if keyed is not None:
-            why = _obstacle(query, keyed, relations)
-            if why is None:
-                return keyed
-            refusal = refusal or why
-    raise refusal or exact.refusal()
+    refusal = keyed and _obstacle(query, keyed, relations)
+    if keyed is not None and refusal is None:
+        return keyed
+    keyed = _of_columns(query, relations)
+    other = keyed and _obstacle(query, keyed, relations)
+    if keyed is not None and other is None:
+        return keyed
+    raise refusal or other or exact.refusal()
 
 
 def _obstacle(query: Staged, keyed: Keyed, relations: Relations) -> NoRule | None:
@@ -171,7 +171,9 @@ def _of_columns(query: Staged, relations: Relations) -> Keyed | None:
     shown = [o.expr for o in block.columns]
     if relations.has_changed_subquery(shown):
         return None
-    relaxed = _Relaxed(block, Exactness(types))
+    exact = Exactness(types)
+    exact.learn(block)
+    relaxed = _Relaxed(exact)
     try:
         rows = relaxed.block(block)
     except NoRule:
@@ -183,7 +185,7 @@ def _of_columns(query: Staged, relations: Relations) -> Keyed | None:
         if _is_column(e, leaves) and not relaxed.is_loose(e) and _has_order(e, types)
     }
     separated = separating(block, exprs, types)
-    unsteady = [*_unsteady(block, types)]
+    unsteady = [*_unsteady(block, types, exact)]
     numbers = [n for n in exprs if all(n in separated.get(id(one), ()) for one in unsteady)]
     return Keyed(rows, [shown[n] for n in numbers], numbers, unsteady) if numbers else None
 
@@ -211,13 +213,11 @@ def _has_order(expr: Expr, types: Types) -> bool:
     return not (types.of(expr) or "").startswith(_NESTED)
 
 
-def _unsteady(block: Block, types: Types) -> Iterator[Aggregate | Window]:
+def _unsteady(block: Block, types: Types, exact: Exactness) -> Iterator[Aggregate | Window]:
     """Yield the aggregates and windows whose values depend on the order of rows.
 
-    Those of which only the last digits do are not among them: each may be computed anew.
+    Sums and averages of exact values are left out: their last digits may differ between rows.
     """
-    exact = Exactness(types)
-    exact.learn(block)
     for one in walk(block):
         match one:
             case Aggregate(_, keys, aggregates):
@@ -243,9 +243,8 @@ class _Relaxed:
         By all methods: the rows of the result would not tell which rows of the query change.
     """
 
-    def __init__(self, block: Block, exact: Exactness) -> None:
+    def __init__(self, exact: Exactness) -> None:
         self._exact = exact
-        self._exact.learn(block)
         self._loose: set[tuple[int, int]] = set()
         self._null: set[tuple[int, int]] = set()  # loose columns that are NULL in such a row
 
