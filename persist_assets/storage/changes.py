@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -29,7 +30,7 @@ from persist_assets.storage.commits import (
 )
 from persist_assets.storage.delta_features import READABLE_FEATURES, check_readable
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files, origin
-from persist_assets.storage.files import file_exists, list_files, reached
+from persist_assets.storage.files import file_exists, list_files, reached, stored_rows
 from persist_assets.storage.partition_texts import partition_names
 from persist_assets.storage.raw import (
     OF_DELTA,
@@ -265,7 +266,7 @@ def _feed(root: str, old: Any, new: Any) -> Feed | None:
         actions = _commit(root, version)
         if actions is None or "metaData" in actions or not is_whole_change(actions):
             return None
-        if "cdc" in actions and may_lack_changes(actions):
+        if "cdc" in actions and may_lack_changes(actions, partial(_count_rows, root)):
             return None
         files = [(kind, a) for kind in ("cdc", "add", "remove") for a in actions.get(kind, ())]
         if any(action.get("deletionVector") for _, action in files):
@@ -282,6 +283,12 @@ def _feed(root: str, old: Any, new: Any) -> Feed | None:
         return None
     more = _more_rows(_counted(old, root), _counted(new, root))
     return Feed(tuple(recorded), tuple(added), tuple(removed), more, n_bytes)
+
+
+def _count_rows(root: str, path: str) -> int:
+    """Return the number of rows in a file of a table, by its path in the log."""
+    with reached(file_location(path, root)) as (system, place):
+        return stored_rows(system, place)
 
 
 def _stated_change(root: str, old: Any, new: Any) -> Change | None:

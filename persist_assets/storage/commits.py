@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Actions = dict[str, list[Any]]
 """The actions of a commit by kind, in order."""
 
 MOST_COMMITS = 200
 """After this many commits, rows are assumed to have changed."""
+_MOST_COUNTED = 100
+"""The rows of at most so many files of a commit are counted."""
 _KNOWN = frozenset(("commitInfo", "txn", "domainMetadata", "metaData", "protocol", "add", "remove"))
 """Kinds of actions that add and remove no rows; files state by themselves whether they do."""
 
@@ -96,23 +98,39 @@ def maps_columns(actions: Mapping[str, Sequence[Any]]) -> bool:
     return any(c.get("delta.columnMapping.mode", "none") != "none" for c in configurations)
 
 
-def may_lack_changes(actions: Mapping[str, Sequence[Any]]) -> bool:
+def may_lack_changes(
+    actions: Mapping[str, Sequence[Any]], count_rows: Callable[[str], int]
+) -> bool:
     """Whether the change data of a commit may lack rows.
 
-    An UPDATE by delta-rs does not record the rows that equal a row of the other version.
+    An UPDATE by delta-rs does not record a row before or after it that equals another row. If there
+    are two recorded rows for each updated row, none is missing.
+
+    Parameters
+    ----------
+    count_rows
+        Returns the number of rows in a file, by its path in the log.
 
     Examples
     --------
-    >>> may_lack_changes({"commitInfo": [{"operation": "UPDATE", "engineInfo": "delta-rs:1"}]})
-    True
-    >>> may_lack_changes({"commitInfo": [{"operation": "DELETE", "engineInfo": "delta-rs:1"}]})
-    False
+    >>> update = {"operation": "UPDATE", "engineInfo": "delta-rs:1"}
+    >>> update["operationMetrics"] = {"num_updated_rows": 2}
+    >>> commit = {"commitInfo": [update], "cdc": [{"path": "a"}, {"path": "b"}]}
+    >>> may_lack_changes(commit, lambda path: 1), may_lack_changes(commit, lambda path: 2)
+    (True, False)
     """
-    return any(
-        info.get("operation") == "UPDATE"
-        and "delta-rs" in f"{info.get('engineInfo')} {info.get('clientVersion')}"
-        for info in actions.get("commitInfo", ())
-    )
+    for info in actions.get("commitInfo", ()):
+        writer = f"{info.get('engineInfo')} {info.get('clientVersion')}"
+        if info.get("operation") == "UPDATE" and "delta-rs" in writer:
+            n_updated = (info.get("operationMetrics") or {}).get("num_updated_rows")
+            recorded = [action["path"] for action in actions.get("cdc", ())]
+            if not isinstance(n_updated, int) or len(recorded) > _MOST_COUNTED:
+                return True
+            try:
+                return sum(map(count_rows, recorded)) != 2 * n_updated
+            except (OSError, StorageError):
+                return True
+    return False
 
 
 def _changes_files(actions: Mapping[str, Sequence[Any]]) -> bool:

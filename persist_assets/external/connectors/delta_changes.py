@@ -89,7 +89,7 @@ class DeltaChanges:
             self._check_schema(start_fields, commit)
             self._check_unchanged(places, stored, commit)
             places = self._places_after(places, commit)
-            if "cdc" in commit.actions and not may_lack_changes(commit.actions):
+            if "cdc" in commit.actions and not may_lack_changes(commit.actions, self._count_rows):
                 recorded += (self._file(a, version, RECORDED) for a in commit.actions["cdc"])
             else:
                 whole += self._moved(commit)
@@ -236,6 +236,9 @@ class DeltaChanges:
         return DeltaFile(
             self._place(action), size, partition=partition, change=change, version=version
         )
+
+    def _count_rows(self, path: str) -> int:
+        return self._files.count_rows(file_location(path, self._location))
 
     def _place(self, action: Mapping[str, Any]) -> str:
         return file_location(action["path"], self._location)

@@ -16,6 +16,7 @@ from growing import check, kind_of
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
 from persist_assets.operations.environments import roll_back
+from persist_assets.storage.changes import delta_change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +66,28 @@ def test_updates_by_delta_rs_are_followed_although_their_change_data_lack_rows(
     write_deltalake(root / "t", numbers(1, 2, 2, 3), configuration=RECORDED)
     build(enter(root))
     DeltaTable(root / "t").update(updates={"v": "v + 1"})
-    recorded = [*(root / "t" / "_change_data").rglob("*.parquet")]
-    assert sum(pq.read_metadata(file).num_rows for file in recorded) < 8
+    assert n_recorded(root / "t") < 8
+    assert set(build(enter(root)).values()) == {"keys", "merge"}
+
+
+def n_recorded(table: Path) -> int:
+    recorded = (table / "_change_data").rglob("*.parquet")
+    return sum(pq.read_metadata(file).num_rows for file in recorded)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T19")
+def test_complete_change_data_of_updates_by_delta_rs_are_read(
+    make_project: Callable[..., Path], enter: Make
+) -> None:
+    root = make_project({"m.sql": READERS})
+    write_deltalake(root / "t", numbers(1, 2, 2, 3), configuration=RECORDED)
+    build(enter(root))
+    DeltaTable(root / "t").update(updates={"v": "v + 10"}, predicate="v = 2")
+    assert n_recorded(root / "t") == 4
+    change = delta_change(str(root / "t"), 0, 1)
+    assert change is not None
+    assert change.feed is not None
     assert set(build(enter(root)).values()) == {"keys", "merge"}
 
 
