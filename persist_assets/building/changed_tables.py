@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Snapshot
 
 _NAME = re.compile(
-    r"`(now|old|new|delta|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
+    r"`(now|old|new|delta|old probe|new probe|keys|guard|change|former|state):((?:[^`]|``)+)`"
 )
 _COLUMN = r"[ts]\.(?:`(?:[^`]|``)+`|\w+)"
 SEMI_JOIN = re.compile(
@@ -71,7 +71,7 @@ _MANY_BYTES = 32 * 2**20
 _LARGE_BYTES = 128 * 2**20
 _MANY_FILES = 8
 """In tables of at least this size with as many files, those that have some keys are found first."""
-_FEW = ("change", "changes", "keys")
+_FEW = ("change", "changes", "keys", "guard")
 """Kinds of relations that usually have few rows if the relations that they follow from have."""
 _MOST_ROWS = 500_000
 """If no held relation has more rows, statements are planned for few."""
@@ -192,10 +192,11 @@ class ChangedTables:
 
     def _view(self, kind: str, name: str) -> str:
         """Return the relation that a name of the program means, as statements read it."""
-        if kind in ("keys", "change"):
+        if kind in ("keys", "change", "guard"):
             held = f"{kind}:{name}"
             text = self.program.held[held]
-            if self._n_uses(held) == 1:
+            # A guard is held: Spark reads nothing for what is joined with it if it has no rows.
+            if kind != "guard" and self._n_uses(held) == 1:
                 return f"({self._named(text)})"
             return quote(self._show_held(held, text))
         if kind in ("old probe", "new probe"):

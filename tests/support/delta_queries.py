@@ -125,6 +125,7 @@ class DeltaWriter(Writer):
             self.window(names, self.one_of(*_WINDOWS)),
             self.window(names, self.one_of(*_WINDOWS)),
             self.scalar(names),
+            self.test(names),
         )
         shown = f"{self.column(names)} AS c0, {self.column(names)} AS c1, {value} AS g"
         return f"(SELECT {shown} FROM {table} {alias})", ("c0", "c1", "g")
@@ -183,10 +184,17 @@ class DeltaWriter(Writer):
         if chance < 0.93:
             table, alias = self.one_of(*TABLES), self.alias("s")
             inner = self.condition({**names, alias: TABLES[table]}, 0)
-            negated = "NOT " if self.draw.random() < 0.15 else ""
+            negated = "NOT " if self.draw.random() < 0.4 else ""
             what = self.member(names, alias, TABLES[table])
             return f"{column} {negated}IN (SELECT {what} FROM {table} {alias} WHERE {inner})"
         return f"{column} {self.one_of('<', '=', '>=')} {self.scalar(names)}"
+
+    def test(self, names: Names) -> str:
+        """Return the value of a condition with IN, which may be NULL."""
+        table, alias = self.one_of(*TABLES), self.alias("s")
+        what = f"{alias}.{self.draw.choice(TABLES[table])}"
+        text = f"{self.column(names)} IN (SELECT {what} FROM {table} {alias})"
+        return self.one_of(text, f"CASE WHEN {text} THEN 1 ELSE 0 END")
 
     def member(self, names: Names, alias: str, columns: Sequence[str]) -> str:
         """Return the value that the query of an IN shows for each row."""

@@ -366,14 +366,14 @@ MUTATIONS = (
     _deltas(
         "IN is an equality only as a condition of its own",
         "pushing.py",
-        'if subquery.kind == "in" and subquery in around.conjuncts:',
+        'if subquery.kind == "in" and not is_value(subquery, around):',
         'if subquery.kind == "in":',
     ),
     _deltas(
         "keys of a subquery change with its other columns, unless it only asks for keys",
         "rules.py",
-        "net=_asks_for_keys(subquery, inner, pairs)",
-        "net=True",
+        "_asks_for_keys(subquery, rows, both), has_value)",
+        "True, has_value)",
     ),
     _deltas(
         "an IN without keys of some column does not only ask for keys",
@@ -384,7 +384,7 @@ MUTATIONS = (
     _deltas(
         "an IN compares keys of one type only",
         "pushing.py",
-        "if _are_of_one_type(out.expr, arg, types):",
+        "if are_of_one_type(out.expr, arg, types):",
         "if True:",
     ),
     _deltas(
@@ -424,10 +424,52 @@ MUTATIONS = (
         "if self._free.of(c) == frozenset((instance,))",
     ),
     _deltas(
-        "a changed NOT IN has no rule",
+        "NOT IN and its NOT are not separated",
+        "memberships.py",
+        "for subquery in _negated(_exprs_outside_filters(this)):",
+        "for subquery in _negated(()):",
+    ),
+    _deltas(
+        "NOT IN is in a filter of one table",
+        "memberships.py",
+        "if _is_of_one(condition) else (condition,)",
+        "",
+    ),
+    _deltas(
+        "no subquery computes the value before IN",
+        "memberships.py",
+        "any(isinstance(p, Subquery) for p in walk(*this.args))",
+        "False",
+    ),
+    _deltas(
+        "only a condition of CASE may be FALSE instead of NULL",
+        "pushing.py",
+        "(a, n % 2 == 0 and n < n_pairs)",
+        "(a, True)",
+    ),
+    _deltas(
+        "a NULL that comes to NOT IN, or goes, touches all rows",
         "rules.py",
-        'if subquery.kind == "in" and subquery not in block.conjuncts:',
-        "if False:",
+        ' UNION {nulls} UNION {every}"',
+        ' UNION {nulls}"',
+    ),
+    _deltas(
+        "NOT IN touches rows with NULL",
+        "rules.py",
+        ' UNION {nulls} UNION {every}"',
+        ' UNION {every}"',
+    ),
+    _deltas(
+        "keys of a NULL-safe equality may be NULL",
+        "rules.py",
+        'equal = "<=>" if "<=>" in self.query.calls.ops else "="',
+        'equal = "="',
+    ),
+    _deltas(
+        "keys of NOT IN are not reduced",
+        "rules.py",
+        "reduce = self._with_nulls if search.is_value else self._reduced",
+        "reduce = self._reduced",
     ),
     _deltas(
         "a subquery is the same for all rows",

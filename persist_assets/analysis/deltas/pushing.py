@@ -20,10 +20,11 @@ from persist_assets.analysis.algebra import (
     Ref,
     SetOperation,
     Subquery,
+    Window,
     walk,
 )
 from persist_assets.analysis.deltas.printing import used_columns
-from persist_assets.analysis.deltas.staging import outermost, windows_in
+from persist_assets.analysis.deltas.staging import outermost, own_exprs, windows_in
 from persist_assets.analysis.functions import INTEGRAL
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ class _Pushing:
             for number, expr in exprs.items():
                 if outer is expr or outer in equal_columns(expr, around.conjuncts, self._types):
                     within.setdefault(inner, {}).setdefault(number, own)
-        for inner, own_exprs in within.items():
-            self.block(inner, own_exprs)
+        for inner, of_inner in within.items():
+            self.block(inner, of_inner)
 
     def _node(self, node: Node, instance: int, columns: Mapping[int, int]) -> None:
         """Restrict a leaf whose columns have the values of columns of the keys."""
@@ -173,20 +174,28 @@ def other_side(
     return {n: b for n, e in exprs.items() for a, b in pairs if a is e}
 
 
-def equalities(conjuncts: Iterable[Expr], types: Types) -> Iterator[tuple[Expr, Expr]]:
+def equalities(
+    conjuncts: Iterable[Expr], types: Types, *, null_safe: bool = False
+) -> Iterator[tuple[Expr, Expr]]:
     """Yield the pairs of expressions that conditions equate, both ways.
 
     Only of one type, or of integers: otherwise, several values can equal the same one.
+
+    Parameters
+    ----------
+    null_safe
+        Also those that both may be NULL (`<=>`).
     """
+    ops = ("=", "<=>") if null_safe else ("=",)
     for test in conjuncts:
-        if isinstance(test, Call) and test.op == "=":
+        if isinstance(test, Call) and test.op in ops:
             a, b = test.args
-            if _are_of_one_type(a, b, types):
+            if are_of_one_type(a, b, types):
                 yield a, b
                 yield b, a
 
 
-def _are_of_one_type(a: Expr, b: Expr, types: Types) -> bool:
+def are_of_one_type(a: Expr, b: Expr, types: Types) -> bool:
     """Whether two expressions are equal only if they have the same value."""
     kind, other = types.of(a), types.of(b)
     return kind is not None and (kind == other or (kind in INTEGRAL and other in INTEGRAL))
@@ -215,9 +224,9 @@ def correlated(
 ) -> Iterator[tuple[Block, Expr, Expr]]:
     """Yield the equalities by which a subquery finds rows for a row of the Block around it.
 
-    IN is an equality only if it is a whole condition. Within others, FALSE and NULL differ, and
-    rows with other values or NULL decide whether the result is FALSE or NULL. If its sides have
-    different types, several values can equal the same one: as numbers, `'1'` and `'01'` do.
+    IN is an equality only where its NULL counts as FALSE: rows with other values or NULL decide
+    which of both it is. If its sides have different types, several values can equal the same one:
+    as numbers, `'1'` and `'01'` do.
 
     Yields
     ------
@@ -225,13 +234,45 @@ def correlated(
         The Block of the rows, an expression over them, and one over the row around it.
     """
     outer = {i for i, _ in around.leaves}
-    if subquery.kind == "in" and subquery in around.conjuncts:
+    if subquery.kind == "in" and not is_value(subquery, around):
         for out, arg in zip(subquery.block.columns, subquery.args, strict=True):
-            if _are_of_one_type(out.expr, arg, types):
+            if are_of_one_type(out.expr, arg, types):
                 yield subquery.block, out.expr, arg
     for block in walk(subquery.block):
         if isinstance(block, Block):
             own = {i for i, _ in block.leaves}
-            for a, b in equalities(block.conjuncts, types):
+            for a, b in equalities(block.conjuncts, types, null_safe=True):
                 if instances(a) and instances(b) and instances(a) <= own and instances(b) <= outer:
                     yield block, a, b
+
+
+def is_value(subquery: Subquery, around: Block) -> bool:
+    """Whether the rows of a Block can differ if a subquery in it is NULL instead of FALSE.
+
+    They do not if it is a condition, alone or in AND, OR and CASE, and nothing else.
+    """
+    shown = [*(o.expr for o in around.columns), *(s.by for s in around.order)]
+    stack = [*((c, True) for c in around.conjuncts), *((e, False) for e in shown)]
+    seen: set[tuple[int, bool]] = set()
+    while stack:
+        expr, is_condition = stack.pop()
+        if (id(expr), is_condition) in seen:
+            continue
+        seen.add((id(expr), is_condition))
+        match expr:
+            case Subquery(args=args):
+                if expr is subquery and not is_condition:
+                    return True
+                stack += ((a, False) for a in args)
+            case Call("and" | "or", args):
+                stack += ((a, is_condition) for a in args)
+            case Call("case", args):
+                n_pairs = len(args) // 2 * 2
+                stack += ((a, n % 2 == 0 and n < n_pairs) for n, a in enumerate(args))
+            case Call(_, args):
+                stack += ((a, False) for a in args)
+            case Window():
+                stack += ((e, False) for e in own_exprs(expr))
+            case _:
+                pass
+    return False

@@ -43,10 +43,12 @@ from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.deltas.printing import Part, refs_in, used_columns
 from persist_assets.analysis.deltas.pushing import (
     Restriction,
+    are_of_one_type,
     correlated,
     equal_columns,
     equalities,
     instances,
+    is_value,
     restrictions,
 )
 from persist_assets.analysis.deltas.regrouping import changed_first
@@ -63,6 +65,28 @@ if TYPE_CHECKING:
     from persist_assets.analysis.algebra import Expr, Node
     from persist_assets.analysis.deltas.relations import Column, Restricted
     from persist_assets.analysis.deltas.staging import Staged
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The rows that a subquery finds by keys.
+
+    Attributes
+    ----------
+    rows
+        The rows, without the conditions on rows around the subquery.
+    pairs
+        Pairs of expressions over them and over the rows around, which are equal.
+    is_test
+        The subquery only asks whether there are rows with its keys.
+    is_value
+        Its result may also be NULL, which is not FALSE: `NOT IN`.
+    """
+
+    rows: Block
+    pairs: Sequence[tuple[Expr, Expr]]
+    is_test: bool
+    is_value: bool
 
 
 @dataclass(slots=True)
@@ -173,7 +197,7 @@ class Rules:
         if isinstance(part, Outer):
             return [a for a, _ in self._pairs(part)]
         assert around is not None
-        return [outer for _, outer in self._keyed(around, part)[1]]
+        return [outer for _, outer in self._keyed(around, part).pairs]
 
     def _restricted(
         self, block: Block, exprs: Sequence[Expr], keys: str
@@ -293,11 +317,13 @@ class Rules:
         texts: list[str] = []
         for subquery in changed:
             self.only_adds = False
-            inner, pairs = self._keyed(block, subquery)
-            own, outer = [a for a, _ in pairs], [b for _, b in pairs]
-            keys = self.touched(inner, own, net=_asks_for_keys(subquery, inner, pairs))
+            whole = replace(block, columns=_outs(shown))
+            search = self._keyed(whole, subquery)
+            outer = [b for _, b in search.pairs]
+            keys = self.touched(search.rows, [a for a, _ in search.pairs], net=search.is_test)
             if keys is not None:
-                keys = self._reduced(block, outer, keys)
+                reduce = self._with_nulls if search.is_value else self._reduced
+                keys = reduce(block, outer, keys)
                 whole = replace(block, columns=_outs([*shown, *outer]))
                 restricted = self._restricted(whole, outer, keys)
                 n = len(shown)
@@ -323,6 +349,7 @@ class Rules:
             for ref in equal_columns(expr, block.conjuncts, self.query.types):
                 refs.setdefault(ref.instance, {})[number] = ref
         names = ", ".join(f"k.c{n}" for n in range(len(exprs)))
+        equal = "<=>" if "<=>" in self.query.calls.ops else "="  # which never holds for NULL
         for instance, node in block.leaves:
             columns = refs.get(instance)
             if not columns or not isinstance(node, Given) or self.relations.is_changed(node):
@@ -336,14 +363,28 @@ class Rules:
                 one = Block(((instance, node),), filters, _outs(columns.values()))
                 restricted = restrictions(one, columns, keys, self.query.types)
                 rows = self.relations.printer(NEW, restricted).block(one)
-                same = " AND ".join(f"k.c{n} = t.c{k}" for k, n in enumerate(columns))
+                same = " AND ".join(f"k.c{n} {equal} t.c{k}" for k, n in enumerate(columns))
                 text = f"SELECT {names} FROM {quote(keys)} AS k LEFT SEMI JOIN ({rows}) AS t"
                 keys = self.relations.hold("keys", f"{text} ON {same}")
         return keys
 
+    def _with_nulls(self, block: Block, exprs: Sequence[Expr], keys: str) -> str:
+        """Return the keys of rows for which IN has another value, which may be NULL.
+
+        NULL is a key too, because IN is NULL for it if the subquery has rows. If a NULL came to the
+        subquery, or went, all rows have other values.
+        """
+        relations, (expr,) = self.relations, exprs
+        null = relations.hold("guard", f"SELECT 1 AS c0 FROM {quote(keys)} WHERE c0 IS NULL")
+        tests = tuple(c for c in block.conjuncts if not outermost([c], Subquery))
+        rows = relations.printer(OLD).block(replace(block, conjuncts=tests), columns=[expr])
+        every = f"SELECT t.c0 FROM ({rows}) AS t LEFT SEMI JOIN {quote(null)} AS k ON TRUE"
+        nulls = f"SELECT nullif(c0, c0) AS c0 FROM {quote(keys)}"
+        return relations.hold("keys", f"SELECT c0 FROM {quote(keys)} UNION {nulls} UNION {every}")
+
     @located
-    def _keyed(self, block: Block, subquery: Subquery) -> tuple[Block, list[tuple[Expr, Expr]]]:
-        """Return the rows that a subquery finds by keys, and pairs of their and outer expressions.
+    def _keyed(self, block: Block, subquery: Subquery) -> _Search:
+        """Return how a subquery of a Block finds rows by keys.
 
         Raises
         ------
@@ -351,9 +392,10 @@ class Rules:
             A changed row may matter to rows that have other keys.
         """
         around = {i for i, _ in block.leaves}
-        if subquery.kind == "in" and subquery not in block.conjuncts:
-            raise NoRule("of NOT IN, or IN within an expression")
         pairs = [*correlated(subquery, block, self.query.types)]
+        has_value = subquery.kind == "in" and not pairs and is_value(subquery, block)
+        if has_value:
+            pairs = [self._value_pair(subquery)]
         blocks = [*dict.fromkeys(inner for inner, _, _ in pairs)]
         referring = [
             b
@@ -377,7 +419,20 @@ class Rules:
             isinstance(t, Given) and t.rows in changed for t in elsewhere
         ):
             raise NoRule("of a subquery that reads changed rows beside those that it finds by keys")
-        return rows, [(own, outer) for _, own, outer in pairs]
+        both = [(own, outer) for _, own, outer in pairs]
+        return _Search(rows, both, _asks_for_keys(subquery, rows, both), has_value)
+
+    def _value_pair(self, subquery: Subquery) -> tuple[Block, Expr, Expr]:
+        """Return the pair of expressions that decides the value of an IN, as `correlated` does."""
+        block, args = subquery.block, subquery.args
+        if (
+            len(args) == 1
+            and not self._free.of(block)
+            and not outermost(args, Subquery)
+            and are_of_one_type(block.columns[0].expr, args[0], self.query.types)
+        ):
+            return block, block.columns[0].expr, args[0]
+        raise NoRule("of NOT IN, or IN as a value, of several columns or types, or correlated")
 
     # ------------------------------------------------------------------------------------- leaves
 
@@ -556,7 +611,7 @@ class Rules:
         left, right = ({i for i, _ in side.leaves} for side in (node.left, node.right))
         return [
             (a, b)
-            for a, b in equalities(node.on, self.query.types)
+            for a, b in equalities(node.on, self.query.types, null_safe=True)
             if instances(a) and instances(b) and instances(a) <= left and instances(b) <= right
         ]
 

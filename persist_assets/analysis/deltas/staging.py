@@ -35,6 +35,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
+from persist_assets.analysis.deltas.memberships import check_memberships
 from persist_assets.analysis.deltas.narrowing import narrowed
 from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.free import Free
@@ -88,13 +89,14 @@ def staged(block: Block, types: Types) -> Staged:
     Raises
     ------
     NoRule
-        It is too large, or a part of it is opaque.
+        It is too large, a part of it is opaque, or its rows may depend on how Spark plans it.
     """
     if types.collated:
         # Of equal texts, a group has any one; keys of a change are compared by their values.
         raise NoRule("of collations")
     query = Staged(block, Types(), Calls(), count(1))
     copied = narrowed(_Copy(query, types).block(block, {}), query.calls, query.types)
+    check_memberships(copied)
     return replace(query, block=_Stage(query).block(copied))
 
 

@@ -130,6 +130,47 @@ def test_rows_with_null_keys_are_updated_like_others(
     assert build(enter(root), ["named", "pairs"]) == {"named": "merge", "pairs": "keys"}
 
 
+IN_Y = "IN (SELECT k FROM y WHERE n > 0)"
+OF_MEMBERS = {
+    "outside": ("keys", f"SELECT k, v FROM z WHERE k NOT {IN_Y}"),
+    "inside": ("keys", f"SELECT k, v, k {IN_Y} AS i FROM z"),
+    "either": ("append", f"SELECT k, v FROM z WHERE v = 9 OR k {IN_Y}"),
+    "counted": ("merge", f"SELECT v, count(*) AS n FROM z WHERE k NOT {IN_Y} GROUP BY v"),
+    "neither": ("keys", f"SELECT k, v FROM z WHERE v = 9 OR k NOT {IN_Y}"),
+    "groups": ("merge", f"SELECT i, count(*) AS n FROM (SELECT k {IN_Y} AS i FROM z) GROUP BY i"),
+    "negated": ("whole", f"SELECT v, max(k NOT {IN_Y}) AS m FROM z GROUP BY v"),
+    "alike": ("keys", "SELECT z.k, z.v, y.n FROM z LEFT JOIN y ON z.k <=> y.k AND y.n > 0"),
+}
+"""Queries that are NULL, and not FALSE, for some rows, as `OF_AMOUNTS`."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T22")
+def test_rows_differ_if_a_null_comes_to_the_query_of_an_in(
+    make_project: Make, enter: Enter
+) -> None:
+    text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE y (k INT, n INT) USING delta LOCATION 'raw/y';\n"
+    root = make_project({"m.sql": text + views(OF_MEMBERS)})
+    for table, rows in (("z", [(1, 1), (2, 2), (3, 3), (None, 4)]), ("y", [(1, 0), (2, 1)])):
+        names = ("k", "v") if table == "z" else ("k", "n")
+        columns = [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)]
+        write_deltalake(root / "raw" / table, pa.table(columns, names=[*names]))
+    build(enter(root), [*OF_MEMBERS])
+    y, methods = root / "raw" / "y", methods_of(OF_MEMBERS)
+    DeltaTable(y).update({"n": "1"}, predicate="k = 1")
+    assert build(enter(root), [*OF_MEMBERS]) == methods
+    null = pa.table([pa.array([None], pa.int32()), pa.array([1], pa.int32())], names=["k", "n"])
+    for change in (
+        lambda: write_deltalake(y, null, mode="append"),
+        lambda: DeltaTable(y).delete("k IS NOT NULL"),
+        lambda: DeltaTable(y).delete(),
+    ):
+        change()
+        methods = build(enter(root), [*OF_MEMBERS])
+        assert [name for name, method in methods.items() if method == "whole"] == ["negated"]
+
+
 @pytest.mark.slow
 @pytest.mark.proves("T8")
 def test_groups_are_merged_if_windows_do_not_follow_from_the_watermark(

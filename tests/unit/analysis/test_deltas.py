@@ -234,6 +234,80 @@ t: SELECT t.j, r.a FROM t JOIN r ON t.k = r.k WHERE r.a > 1 AND r.b NOT IN (SELE
 s: SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t) AND (SELECT count(*) FROM s WHERE s.k = r.k AND s.a = r.a) < 1)
 # a scalar subquery within IN, where all tables change
 SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t WHERE k > 0) AND r.b >= (SELECT sum(z) FROM s WHERE s.k = r.k AND s.x = r.x))
+# IN in an OR
+SELECT a, x FROM r WHERE a = 1 OR k IN (SELECT j FROM t WHERE j > 1)
+# IN of several columns in an OR, beside an AND
+SELECT a, x FROM r WHERE (k, a) IN (SELECT k, j FROM t) OR b = 1 AND k IN (SELECT k FROM s)
+# IN in the conditions of CASE
+SELECT a, CASE WHEN k IN (SELECT k FROM s) THEN 'x' WHEN a = 1 OR a IN (SELECT j FROM t) THEN 'y' ELSE x END AS c FROM r
+# IN in a condition of CASE, beside the value of an IN
+SELECT a, CASE WHEN k IN (SELECT k FROM s) THEN 1 ELSE 2 END AS c, k IN (SELECT k FROM s) AS i FROM r
+# the value of an IN in CASE
+SELECT a, CASE WHEN a > 0 THEN k IN (SELECT k FROM s) ELSE a IN (SELECT j FROM t) END AS c FROM r
+# NOT IN
+SELECT a, x FROM r WHERE k NOT IN (SELECT j FROM t)
+# NOT IN of filtered rows, beside a filter
+SELECT a, x FROM r WHERE b > 0 AND k NOT IN (SELECT k FROM s WHERE z > 1)
+# NOT IN in an OR, beside a join
+SELECT r.a, t.j FROM r JOIN t ON r.k = t.k WHERE r.a > 3 OR r.a NOT IN (SELECT a FROM s)
+# NOT IN of a column of an unchanged table, whose rows a join finds
+r, s: SELECT r.a, t.j FROM r JOIN t ON r.k = t.k WHERE t.j NOT IN (SELECT a FROM s) AND t.k > 0
+# NOT IN of the same table
+SELECT k, j FROM t WHERE k NOT IN (SELECT j FROM t)
+# NOT IN of groups
+SELECT a, b FROM r WHERE k NOT IN (SELECT k FROM s GROUP BY k HAVING count(*) > 1)
+# NOT IN of a union
+SELECT a, b FROM r WHERE k NOT IN (SELECT k FROM s UNION ALL SELECT j FROM t)
+# NOT IN of an expression
+SELECT a, b FROM r WHERE coalesce(k, a) NOT IN (SELECT nullif(k, 1) FROM s)
+# correlated NOT IN
+SELECT a, b FROM r WHERE a NOT IN (SELECT a FROM s WHERE s.k = r.k)
+# correlated NOT IN of another type
+SELECT a, b FROM r WHERE a NOT IN (SELECT z FROM s WHERE s.k = r.k)
+# the value of an IN
+SELECT a, k IN (SELECT j FROM t) AS i FROM r
+# the value of an IN of few rows
+SELECT a, k IN (SELECT k FROM s WHERE z = 1 AND a > 1) AS i FROM r
+# the value of an IN of a few rows of groups, and of other rows
+SELECT i, j, count(*) AS c FROM (SELECT k IN (SELECT k FROM s WHERE x = 'b' GROUP BY k) AS i, b IN (SELECT j FROM t WHERE k = 1) AS j FROM r WHERE a > 0) GROUP BY i, j
+# groups by the value of an IN
+SELECT i, count(*) AS c, sum(a) AS a FROM (SELECT k IN (SELECT j FROM t) AS i, a FROM r) GROUP BY i
+# aggregates of the value of an IN
+SELECT x, count(CASE WHEN k IN (SELECT j FROM t) THEN 1 END) AS c, max(k IN (SELECT k FROM t)) AS m FROM r GROUP BY x
+# windows over rows with NOT IN
+SELECT a, rank() OVER (PARTITION BY k ORDER BY a, b) AS h FROM r WHERE a NOT IN (SELECT a FROM s)
+# NOT IN in a side of a LEFT JOIN
+SELECT r.a, q.z FROM r LEFT JOIN (SELECT k, z FROM s WHERE a NOT IN (SELECT j FROM t)) q ON r.k = q.k
+# IN in the ON of a LEFT JOIN
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND s.a IN (SELECT j FROM t)
+# NOT IN in a subquery
+SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.a NOT IN (SELECT j FROM t))
+# NOT IN within NOT IN
+SELECT a FROM r WHERE k NOT IN (SELECT k FROM s WHERE a NOT IN (SELECT j FROM t))
+# two NOT INs of one column
+SELECT a FROM r WHERE k NOT IN (SELECT k FROM s) AND k NOT IN (SELECT j FROM t)
+# EXISTS by NULL-safe equality
+SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k <=> r.k AND s.z > 1)
+# NOT EXISTS by NULL-safe equality, beside a filter
+s: SELECT k, j FROM t WHERE j > 0 AND NOT EXISTS (SELECT 1 FROM s WHERE nullif(s.k, 1) <=> t.k)
+# a scalar subquery by NULL-safe equality, beside a filter
+s: SELECT k, j, (SELECT count(*) FROM s WHERE nullif(s.k, 2) <=> t.k) AS n FROM t WHERE j > 0
+# EXISTS by NULL-safe equality of a changed table, which is joined with an unchanged one
+r, s: SELECT t.j, r.a FROM t JOIN r ON t.k <=> r.k WHERE t.j > 0 AND EXISTS (SELECT 1 FROM s WHERE s.k <=> r.k)
+# a scalar subquery by NULL-safe equality, and a filter
+SELECT a, (SELECT count(*) FROM s WHERE s.k <=> r.k) AS n FROM r WHERE b > 0
+# a scalar subquery of an unchanged table by NULL-safe equality, and a filter
+r: SELECT a, (SELECT count(*) FROM s WHERE s.k <=> r.k) AS n FROM r WHERE b > 0
+# LEFT JOIN by NULL-safe equality
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k <=> s.k
+# LEFT JOIN by NULL-safe equality, of filtered rows
+SELECT r.a, q.z FROM r LEFT JOIN (SELECT k, z FROM s WHERE z > 0) q ON r.k <=> q.k AND r.b > 0
+# FULL JOIN by NULL-safe equality
+SELECT r.a, s.z FROM r FULL JOIN s ON r.k <=> s.k
+# anti join by NULL-safe equality
+SELECT r.a, r.k FROM r LEFT ANTI JOIN s ON r.k <=> s.k
+# groups over a LEFT JOIN by NULL-safe equality
+SELECT t.j, count(s.z) AS c, sum(s.z) AS z FROM t LEFT JOIN s ON t.k <=> s.k GROUP BY t.j
 # EXISTS of groups by other columns
 SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM (SELECT k, x, max(z) AS m FROM s GROUP BY k, x) g WHERE g.k = r.k AND g.m > 1)
 # IN of groups
@@ -482,7 +556,7 @@ def changes(tables: Sequence[str]) -> list[list[str]]:
     return [*each, [*tables]] if len(each) > 1 else each
 
 
-@pytest.mark.proves("T8", "T21")
+@pytest.mark.proves("T8", "T21", "T22")
 @pytest.mark.parametrize(
     ("query", "tables"), [pytest.param(q, tables, id=title) for title, q, tables in _cases()]
 )
@@ -526,8 +600,40 @@ OBSTACLES = (
         "of a subquery that is the same for all rows",
         "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k > r.k)",
     ),
-    ("of NOT IN, or IN within an expression", "SELECT a FROM r WHERE a NOT IN (SELECT a FROM s)"),
-    ("of NOT IN, or IN within an expression", "SELECT a, a IN (SELECT a FROM s) AS i FROM r"),
+    (
+        "of NOT IN, or IN as a value, of several columns or types, or correlated",
+        "SELECT a FROM r WHERE (a, k) NOT IN (SELECT a, k FROM s)",
+    ),
+    (
+        "of NOT IN, or IN as a value, of several columns or types, or correlated",
+        "SELECT a, x IN (SELECT a FROM s) AS i FROM r",
+    ),
+    (
+        "of NOT IN, or IN as a value, of several columns or types, or correlated",
+        "SELECT a, a IN (SELECT a FROM s WHERE s.k > r.k) AS i FROM r",
+    ),
+    (
+        "of a subquery in the value before IN",
+        "SELECT a FROM r WHERE (SELECT max(j) FROM t WHERE t.k = r.k) NOT IN (SELECT a FROM s)",
+    ),
+    (
+        "of a subquery in the value before IN",
+        "SELECT a, CASE WHEN (k IN (SELECT k FROM s)) IN (SELECT j > 1 FROM t) THEN 1 END AS c FROM r",
+    ),
+    *(
+        ("of NOT IN outside of a filter of one table", query)
+        for query in (
+            "SELECT a, k NOT IN (SELECT j FROM t) AS i FROM r",
+            "SELECT i, NOT i AS n FROM (SELECT k IN (SELECT j FROM t) AS i FROM r)",
+            "SELECT x, count(CASE WHEN k NOT IN (SELECT j FROM t) THEN 1 END) AS c FROM r GROUP BY x",
+            "SELECT k NOT IN (SELECT j FROM t) AS i, count(*) AS c FROM r GROUP BY 1",
+            "SELECT rank() OVER (PARTITION BY k NOT IN (SELECT j FROM t) ORDER BY a) AS h FROM r",
+            "SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND s.a NOT IN (SELECT j FROM t)",
+            "SELECT r.a FROM r JOIN t ON r.k = t.k WHERE t.j > 1 OR r.a NOT IN (SELECT a FROM s)",
+            "SELECT a FROM r WHERE CASE WHEN k NOT IN (SELECT j FROM t) THEN b > 1 END",
+            "SELECT a FROM r WHERE coalesce(k NOT IN (SELECT j FROM t), a > 1)",
+        )
+    ),
     (
         "of a subquery with conditions on the outer query in several places",
         "SELECT a FROM r WHERE EXISTS"

@@ -90,7 +90,7 @@ TIMED = "refresh=incremental watermark="
         (
             "SELECT id FROM t WHERE usr NOT IN (SELECT usr FROM u)",
             "",
-            {"t": ("append", "keys "), "u": ("whole", "whole")},
+            {"t": ("append", "keys "), "u": ("keys ", "keys ")},
         ),
     ],
 )
