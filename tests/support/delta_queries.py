@@ -190,11 +190,11 @@ class DeltaWriter(Writer):
         return f"{column} {self.one_of('<', '=', '>=')} {self.scalar(names)}"
 
     def test(self, names: Names) -> str:
-        """Return the value of a condition with IN, which may be NULL."""
+        """Return a value that depends on an IN, which may be NULL."""
         table, alias = self.one_of(*TABLES), self.alias("s")
         what = f"{alias}.{self.draw.choice(TABLES[table])}"
         text = f"{self.column(names)} IN (SELECT {what} FROM {table} {alias})"
-        return self.one_of(text, f"CASE WHEN {text} THEN 1 ELSE 0 END")
+        return f"CASE WHEN {text} THEN 1 ELSE 0 END"
 
     def member(self, names: Names, alias: str, columns: Sequence[str]) -> str:
         """Return the value that the query of an IN shows for each row."""

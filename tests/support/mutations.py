@@ -424,16 +424,28 @@ MUTATIONS = (
         "if self._free.of(c) == frozenset((instance,))",
     ),
     _deltas(
-        "NOT IN and its NOT are not separated",
+        "an IN whose value others read has no rule",
         "memberships.py",
-        "for subquery in _negated(_exprs_outside_filters(this)):",
-        "for subquery in _negated(()):",
+        "for subquery in by_value(values, conditions):",
+        "for subquery in by_value((), conditions):",
+    ),
+    _deltas(
+        "conditions may not read the value of an IN",
+        "memberships.py",
+        "for subquery in by_value(values, conditions):",
+        "for subquery in by_value(values, ()):",
+    ),
+    _deltas(
+        "only the result may show an IN",
+        "memberships.py",
+        "if this is not query or id(e) not in shown",
+        "if not isinstance(e, Subquery)",
     ),
     _deltas(
         "NOT IN is in a filter of one table",
         "memberships.py",
-        "if _is_of_one(condition) else (condition,)",
-        "",
+        "_operands(condition) if is_of_one else (condition,)",
+        "_operands(condition)",
     ),
     _deltas(
         "no subquery computes the value before IN",
@@ -443,7 +455,7 @@ MUTATIONS = (
     ),
     _deltas(
         "only a condition of CASE may be FALSE instead of NULL",
-        "pushing.py",
+        "memberships.py",
         "(a, n % 2 == 0 and n < n_pairs)",
         "(a, True)",
     ),

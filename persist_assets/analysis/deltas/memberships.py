@@ -2,8 +2,11 @@
 
 In Spark, an `a IN (SELECT b …)` that is not a condition is FALSE instead of NULL, and so is an
 `a NOT IN (SELECT b …)`. But if another part of the plan negates the value of the IN, the result is
-TRUE. So a program could compute other rows than the query. For a filter of one table, Spark always
-plans IN and NOT together.
+TRUE. So a program could compute other rows than the query. It does not
+
+- where NULL counts as FALSE: in conditions, also in those of joins and of CASE;
+- for a NOT IN in a filter of one table: Spark always plans both together;
+- in the result: nothing reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from persist_assets.analysis.algebra import (
     Outer,
     Subquery,
     Values,
-    Window,
     parts,
     walk,
 )
@@ -32,43 +34,43 @@ if TYPE_CHECKING:
 
 
 def check_memberships(query: Block) -> None:
-    """Check each IN and NOT IN of a query.
+    """Check each IN of a query.
 
     Raises
     ------
     NoRule
-        The result of a NOT IN may depend on the plan, or a subquery computes the value before an
-        IN.
+        Its value may depend on the plan, or a subquery computes the value before it.
     """
+    shown = {id(o.expr) for o in query.columns if isinstance(o.expr, Subquery)}
     for this in walk(query):
         if isinstance(this, Subquery) and any(isinstance(p, Subquery) for p in walk(*this.args)):
             raise NoRule("of a subquery in the value before IN", this.place, this)
-        for subquery in _negated(_exprs_outside_filters(this)):
-            raise NoRule("of NOT IN outside of a filter of one table", subquery.place, subquery)
+        values, conditions = _exprs_of(this)
+        values = [e for e in values if this is not query or id(e) not in shown]
+        for subquery in by_value(values, conditions):
+            raise NoRule("of IN or NOT IN as a value", subquery.place, subquery)
 
 
-def _exprs_outside_filters(this: object) -> Iterator[Expr]:
-    """Yield the expressions of a node or Block, but for the filters of one table."""
+def _exprs_of(this: object) -> tuple[list[Expr], list[Expr]]:
+    """Return the values and the conditions of a node or Block, without NOT IN in its filters."""
     match this:
         case Block(leaves, conjuncts, columns, order):
-            yield from (o.expr for o in columns)
-            yield from (s.by for s in order)
-            yield from (n.call for _, n in leaves if isinstance(n, Generate))
+            values = [*(o.expr for o in columns), *(s.by for s in order)]
+            values += [n.call for _, n in leaves if isinstance(n, Generate)]
+            conditions: list[Expr] = []
             for condition in conjuncts:
                 if not _negates(condition):
-                    yield from _operands(condition) if _is_of_one(condition) else (condition,)
+                    is_of_one = len(Free().of(condition)) <= 1
+                    conditions += _operands(condition) if is_of_one else (condition,)
+            return values, conditions
         case Aggregate(_, keys, aggregates):
-            yield from (*keys, *aggregates)
+            return [*keys, *aggregates], []
         case Outer(_, _, _, on):
-            yield from on
+            return [], [*on]
         case Values(rows):
-            yield from (e for row in rows for e in row)
+            return [e for row in rows for e in row], []
         case _:
-            pass
-
-
-def _is_of_one(condition: Expr) -> bool:
-    return len(Free().of(condition)) <= 1
+            return [], []
 
 
 def _operands(condition: Expr) -> Iterator[Expr]:
@@ -89,20 +91,28 @@ def _negates(expr: Expr) -> bool:
             return False
 
 
-def _negated(exprs: Iterable[Expr]) -> Iterator[Subquery]:
-    """Yield the queries of NOT IN in expressions, but not those in queries."""
-    seen, stack = set[int](), list[object](exprs)
+def by_value(values: Iterable[Expr], conditions: Iterable[Expr]) -> Iterator[Subquery]:
+    """Yield the INs in expressions for which NULL may not count as FALSE, but not those in queries.
+
+    It does in conditions, through AND, OR and the conditions of CASE.
+    """
+    stack: list[tuple[object, bool]] = [*((e, False) for e in values)]
+    stack += ((e, True) for e in conditions)
+    seen: set[tuple[int, bool]] = set()
     while stack:
-        this = stack.pop()
-        if id(this) in seen:
+        this, is_condition = stack.pop()
+        if (id(this), is_condition) in seen:
             continue
-        seen.add(id(this))
+        seen.add((id(this), is_condition))
         match this:
-            case Call("not", (Subquery("in") as subquery,)):
-                yield subquery
-            case Subquery(_, _, args):
-                stack += args
-            case Window():
-                stack += (p for p in parts(this) if not isinstance(p, Block))
+            case Subquery(kind, _, args):
+                if kind == "in" and not is_condition:
+                    yield this
+                stack += ((a, False) for a in args)
+            case Call("and" | "or", args):
+                stack += ((a, is_condition) for a in args)
+            case Call("case", args):
+                n_pairs = len(args) // 2 * 2
+                stack += ((a, n % 2 == 0 and n < n_pairs) for n, a in enumerate(args))
             case _:
-                stack += parts(this)
+                stack += ((p, False) for p in parts(this) if not isinstance(p, Block))

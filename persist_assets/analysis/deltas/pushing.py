@@ -20,11 +20,11 @@ from persist_assets.analysis.algebra import (
     Ref,
     SetOperation,
     Subquery,
-    Window,
     walk,
 )
+from persist_assets.analysis.deltas.memberships import by_value
 from persist_assets.analysis.deltas.printing import used_columns
-from persist_assets.analysis.deltas.staging import outermost, own_exprs, windows_in
+from persist_assets.analysis.deltas.staging import outermost, windows_in
 from persist_assets.analysis.functions import INTEGRAL
 
 if TYPE_CHECKING:
@@ -247,32 +247,6 @@ def correlated(
 
 
 def is_value(subquery: Subquery, around: Block) -> bool:
-    """Whether the rows of a Block can differ if a subquery in it is NULL instead of FALSE.
-
-    They do not if it is a condition, alone or in AND, OR and CASE, and nothing else.
-    """
+    """Whether the rows of a Block can differ if a subquery in it is NULL instead of FALSE."""
     shown = [*(o.expr for o in around.columns), *(s.by for s in around.order)]
-    stack = [*((c, True) for c in around.conjuncts), *((e, False) for e in shown)]
-    seen: set[tuple[int, bool]] = set()
-    while stack:
-        expr, is_condition = stack.pop()
-        if (id(expr), is_condition) in seen:
-            continue
-        seen.add((id(expr), is_condition))
-        match expr:
-            case Subquery(args=args):
-                if expr is subquery and not is_condition:
-                    return True
-                stack += ((a, False) for a in args)
-            case Call("and" | "or", args):
-                stack += ((a, is_condition) for a in args)
-            case Call("case", args):
-                n_pairs = len(args) // 2 * 2
-                stack += ((a, n % 2 == 0 and n < n_pairs) for n, a in enumerate(args))
-            case Call(_, args):
-                stack += ((a, False) for a in args)
-            case Window():
-                stack += ((e, False) for e in own_exprs(expr))
-            case _:
-                pass
-    return False
+    return any(one is subquery for one in by_value(shown, around.conjuncts))

@@ -137,7 +137,7 @@ OF_MEMBERS = {
     "either": ("append", f"SELECT k, v FROM z WHERE v = 9 OR k {IN_Y}"),
     "counted": ("merge", f"SELECT v, count(*) AS n FROM z WHERE k NOT {IN_Y} GROUP BY v"),
     "neither": ("keys", f"SELECT k, v FROM z WHERE v = 9 OR k NOT {IN_Y}"),
-    "groups": ("merge", f"SELECT i, count(*) AS n FROM (SELECT k {IN_Y} AS i FROM z) GROUP BY i"),
+    "groups": ("merge", f"SELECT v, count(CASE WHEN k {IN_Y} THEN 1 END) AS n FROM z GROUP BY v"),
     "negated": ("whole", f"SELECT v, max(k NOT {IN_Y}) AS m FROM z GROUP BY v"),
     "alike": ("keys", "SELECT z.k, z.v, y.n FROM z LEFT JOIN y ON z.k <=> y.k AND y.n > 0"),
 }

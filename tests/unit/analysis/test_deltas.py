@@ -242,8 +242,6 @@ SELECT a, x FROM r WHERE (k, a) IN (SELECT k, j FROM t) OR b = 1 AND k IN (SELEC
 SELECT a, CASE WHEN k IN (SELECT k FROM s) THEN 'x' WHEN a = 1 OR a IN (SELECT j FROM t) THEN 'y' ELSE x END AS c FROM r
 # IN in a condition of CASE, beside the value of an IN
 SELECT a, CASE WHEN k IN (SELECT k FROM s) THEN 1 ELSE 2 END AS c, k IN (SELECT k FROM s) AS i FROM r
-# the value of an IN in CASE
-SELECT a, CASE WHEN a > 0 THEN k IN (SELECT k FROM s) ELSE a IN (SELECT j FROM t) END AS c FROM r
 # NOT IN
 SELECT a, x FROM r WHERE k NOT IN (SELECT j FROM t)
 # NOT IN of filtered rows, beside a filter
@@ -268,12 +266,12 @@ SELECT a, b FROM r WHERE a NOT IN (SELECT z FROM s WHERE s.k = r.k)
 SELECT a, k IN (SELECT j FROM t) AS i FROM r
 # the value of an IN of few rows
 SELECT a, k IN (SELECT k FROM s WHERE z = 1 AND a > 1) AS i FROM r
-# the value of an IN of a few rows of groups, and of other rows
-SELECT i, j, count(*) AS c FROM (SELECT k IN (SELECT k FROM s WHERE x = 'b' GROUP BY k) AS i, b IN (SELECT j FROM t WHERE k = 1) AS j FROM r WHERE a > 0) GROUP BY i, j
-# groups by the value of an IN
-SELECT i, count(*) AS c, sum(a) AS a FROM (SELECT k IN (SELECT j FROM t) AS i, a FROM r) GROUP BY i
-# aggregates of the value of an IN
-SELECT x, count(CASE WHEN k IN (SELECT j FROM t) THEN 1 END) AS c, max(k IN (SELECT k FROM t)) AS m FROM r GROUP BY x
+# the values of INs of a few rows of groups, and of other rows
+SELECT k IN (SELECT k FROM s WHERE x = 'b' GROUP BY k) AS i, b IN (SELECT j FROM t WHERE k = 1) AS j FROM r WHERE a > 0
+# groups by a condition with IN
+SELECT i, count(*) AS c, sum(a) AS a FROM (SELECT CASE WHEN k IN (SELECT j FROM t) THEN 1 ELSE 0 END AS i, a FROM r) GROUP BY i
+# aggregates of a condition with IN
+SELECT x, count(CASE WHEN k IN (SELECT j FROM t) THEN 1 END) AS c FROM r GROUP BY x
 # windows over rows with NOT IN
 SELECT a, rank() OVER (PARTITION BY k ORDER BY a, b) AS h FROM r WHERE a NOT IN (SELECT a FROM s)
 # NOT IN in a side of a LEFT JOIN
@@ -618,11 +616,19 @@ OBSTACLES = (
     ),
     (
         "of a subquery in the value before IN",
-        "SELECT a, CASE WHEN (k IN (SELECT k FROM s)) IN (SELECT j > 1 FROM t) THEN 1 END AS c FROM r",
+        "SELECT a FROM r WHERE CASE WHEN k IN (SELECT k FROM s) THEN a END IN (SELECT j FROM t)",
     ),
     *(
-        ("of NOT IN outside of a filter of one table", query)
+        ("of IN or NOT IN as a value", query)
         for query in (
+            "SELECT a, CASE WHEN a > 0 THEN k IN (SELECT k FROM s) END AS c FROM r",
+            "SELECT i, count(*) AS c FROM (SELECT k IN (SELECT j FROM t) AS i FROM r) GROUP BY i",
+            "SELECT DISTINCT k IN (SELECT j FROM t) AS i FROM r",
+            "SELECT a FROM (SELECT DISTINCT a, k IN (SELECT j FROM t) AS i FROM r) WHERE NOT i",
+            "SELECT x, max(k IN (SELECT j FROM t)) AS m FROM r GROUP BY x",
+            "SELECT a FROM r WHERE coalesce(k IN (SELECT j FROM t), a > 1)",
+            "SELECT a, rank() OVER (PARTITION BY k IN (SELECT j FROM t) ORDER BY a) AS h FROM r",
+            "SELECT a FROM r LATERAL VIEW explode(array(k IN (SELECT j FROM t))) e AS e WHERE e.e",
             "SELECT a, k NOT IN (SELECT j FROM t) AS i FROM r",
             "SELECT i, NOT i AS n FROM (SELECT k IN (SELECT j FROM t) AS i FROM r)",
             "SELECT x, count(CASE WHEN k NOT IN (SELECT j FROM t) THEN 1 END) AS c FROM r GROUP BY x",
@@ -655,7 +661,7 @@ OBSTACLES = (
     ),
     (
         "of an aggregate of a subquery",
-        "SELECT a, (SELECT max(r.a IN (SELECT k FROM t)) FROM s WHERE s.k = r.k) AS m FROM r",
+        "SELECT a, (SELECT max(CASE WHEN r.a IN (SELECT k FROM t) THEN 1 END) FROM s WHERE s.k = r.k) AS m FROM r",
     ),
     (
         "of sum(), whose last digits may depend on the order of rows",
