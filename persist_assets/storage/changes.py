@@ -285,10 +285,10 @@ def _feed(root: str, old: Any, new: Any) -> Feed | None:
     return Feed(tuple(recorded), tuple(added), tuple(removed), more, n_bytes)
 
 
-def _count_rows(root: str, path: str) -> int:
-    """Return the number of rows in a file of a table, by its path in the log."""
-    with reached(file_location(path, root)) as (system, place):
-        return stored_rows(system, place)
+def _count_rows(root: str, action: Mapping[str, Any]) -> int:
+    """Return the number of rows in the file of an action."""
+    with reached(file_location(action["path"], root)) as (system, path):
+        return stored_rows(system, path)
 
 
 def _stated_change(root: str, old: Any, new: Any) -> Change | None:

@@ -99,7 +99,7 @@ def maps_columns(actions: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def may_lack_changes(
-    actions: Mapping[str, Sequence[Any]], count_rows: Callable[[str], int]
+    actions: Mapping[str, Sequence[Any]], count_rows: Callable[[Any], int]
 ) -> bool:
     """Whether the change data of a commit may lack rows.
 
@@ -109,21 +109,23 @@ def may_lack_changes(
     Parameters
     ----------
     count_rows
-        Returns the number of rows in a file, by its path in the log.
+        Returns the number of rows in the file of an action.
 
     Examples
     --------
     >>> update = {"operation": "UPDATE", "engineInfo": "delta-rs:1"}
     >>> update["operationMetrics"] = {"num_updated_rows": 2}
     >>> commit = {"commitInfo": [update], "cdc": [{"path": "a"}, {"path": "b"}]}
-    >>> may_lack_changes(commit, lambda path: 1), may_lack_changes(commit, lambda path: 2)
-    (True, False)
+    >>> may_lack_changes(commit, lambda action: 1)
+    True
+    >>> may_lack_changes(commit, lambda action: 2)
+    False
     """
     for info in actions.get("commitInfo", ()):
         writer = f"{info.get('engineInfo')} {info.get('clientVersion')}"
         if info.get("operation") == "UPDATE" and "delta-rs" in writer:
             n_updated = (info.get("operationMetrics") or {}).get("num_updated_rows")
-            recorded = [action["path"] for action in actions.get("cdc", ())]
+            recorded = actions.get("cdc", ())
             if not isinstance(n_updated, int) or len(recorded) > _MOST_COUNTED:
                 return True
             try:

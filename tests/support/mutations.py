@@ -372,8 +372,8 @@ MUTATIONS = (
     _deltas(
         "keys of a subquery change with its other columns, unless it only asks for keys",
         "rules.py",
-        "_asks_for_keys(subquery, rows, both), has_value)",
-        "True, has_value)",
+        "net=_asks_for_keys(subquery, search)",
+        "net=True",
     ),
     _deltas(
         "an IN without keys of some column does not only ask for keys",

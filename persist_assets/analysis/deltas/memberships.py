@@ -41,17 +41,18 @@ def check_memberships(query: Block) -> None:
     NoRule
         Its value may depend on the plan, or a subquery computes the value before it.
     """
+    free = Free()
     shown = {id(o.expr) for o in query.columns if isinstance(o.expr, Subquery)}
     for this in walk(query):
         if isinstance(this, Subquery) and any(isinstance(p, Subquery) for p in walk(*this.args)):
             raise NoRule("of a subquery in the value before IN", this.place, this)
-        values, conditions = _exprs_of(this)
+        values, conditions = _exprs_of(this, free)
         values = [e for e in values if this is not query or id(e) not in shown]
         for subquery in by_value(values, conditions):
             raise NoRule("of IN or NOT IN as a value", subquery.place, subquery)
 
 
-def _exprs_of(this: object) -> tuple[list[Expr], list[Expr]]:
+def _exprs_of(this: object, free: Free) -> tuple[list[Expr], list[Expr]]:
     """Return the values and the conditions of a node or Block, without NOT IN in its filters."""
     match this:
         case Block(leaves, conjuncts, columns, order):
@@ -60,7 +61,7 @@ def _exprs_of(this: object) -> tuple[list[Expr], list[Expr]]:
             conditions: list[Expr] = []
             for condition in conjuncts:
                 if not _negates(condition):
-                    is_of_one = len(Free().of(condition)) <= 1
+                    is_of_one = len(free.of(condition)) <= 1
                     conditions += _operands(condition) if is_of_one else (condition,)
             return values, conditions
         case Aggregate(_, keys, aggregates):
@@ -92,9 +93,9 @@ def _negates(expr: Expr) -> bool:
 
 
 def by_value(values: Iterable[Expr], conditions: Iterable[Expr]) -> Iterator[Subquery]:
-    """Yield the INs in expressions for which NULL may not count as FALSE, but not those in queries.
+    """Yield the INs in expressions whose NULL differs from FALSE, but not those in their queries.
 
-    It does in conditions, through AND, OR and the conditions of CASE.
+    NULL counts as FALSE in conditions, through AND, OR and the conditions of CASE.
     """
     stack: list[tuple[object, bool]] = [*((e, False) for e in values)]
     stack += ((e, True) for e in conditions)

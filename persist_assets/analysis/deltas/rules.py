@@ -77,15 +77,12 @@ class _Search:
         The rows, without the conditions on rows around the subquery.
     pairs
         Pairs of expressions over them and over the rows around, which are equal.
-    is_test
-        The subquery only asks whether there are rows with its keys.
     is_value
         Its result may also be NULL, which is not FALSE: `NOT IN`.
     """
 
     rows: Block
     pairs: Sequence[tuple[Expr, Expr]]
-    is_test: bool
     is_value: bool
 
 
@@ -310,17 +307,16 @@ class Rules:
 
         The leaves of the Block are as they were; the subqueries before one are as they are.
         """
-        relations = self.relations
+        relations, block = self.relations, replace(block, columns=_outs(shown))
         tests = outermost([*block.conjuncts, *shown], Subquery)
         changed = [s for s in tests if relations.is_changed(s.block)]
         versions = {id(s): OLD for s in changed}
         texts: list[str] = []
         for subquery in changed:
             self.only_adds = False
-            whole = replace(block, columns=_outs(shown))
-            search = self._keyed(whole, subquery)
-            outer = [b for _, b in search.pairs]
-            keys = self.touched(search.rows, [a for a, _ in search.pairs], net=search.is_test)
+            search = self._keyed(block, subquery)
+            own, outer = [a for a, _ in search.pairs], [b for _, b in search.pairs]
+            keys = self.touched(search.rows, own, net=_asks_for_keys(subquery, search))
             if keys is not None:
                 reduce = self._with_nulls if search.is_value else self._reduced
                 keys = reduce(block, outer, keys)
@@ -420,7 +416,7 @@ class Rules:
         ):
             raise NoRule("of a subquery that reads changed rows beside those that it finds by keys")
         both = [(own, outer) for _, own, outer in pairs]
-        return _Search(rows, both, _asks_for_keys(subquery, rows, both), has_value)
+        return _Search(rows, both, has_value)
 
     def _value_pair(self, subquery: Subquery) -> tuple[Block, Expr, Expr]:
         """Return the pair of expressions that decides the value of an IN, as `correlated` does."""
@@ -428,7 +424,6 @@ class Rules:
         if (
             len(args) == 1
             and not self._free.of(block)
-            and not outermost(args, Subquery)
             and are_of_one_type(block.columns[0].expr, args[0], self.query.types)
         ):
             return block, block.columns[0].expr, args[0]
@@ -656,19 +651,13 @@ def _beside(whole: Block, inner: Block) -> Iterator[object]:
             stack += parts(this)
 
 
-def _asks_for_keys(subquery: Subquery, rows: Block, pairs: Sequence[tuple[Expr, Expr]]) -> bool:
-    """Whether a subquery only asks whether there are rows with its keys.
-
-    Parameters
-    ----------
-    rows, pairs
-        The rows that it finds by keys, and the pairs of expressions: see `Rules.keys_of`.
-    """
-    block = subquery.block
+def _asks_for_keys(subquery: Subquery, search: _Search) -> bool:
+    """Whether a subquery only asks whether there are rows with its keys."""
+    block, rows = subquery.block, search.rows
     if subquery.kind == "scalar" or rows.leaves is not block.leaves or rows.columns:
         return False
     tests = [c for c in block.conjuncts if c not in rows.conjuncts]
-    equated = {frozenset(pair) for pair in pairs}
+    equated = {frozenset(pair) for pair in search.pairs}
     if subquery.kind == "in" and any(
         frozenset((out.expr, arg)) not in equated
         for out, arg in zip(block.columns, subquery.args, strict=True)

@@ -237,8 +237,8 @@ class DeltaChanges:
             self._place(action), size, partition=partition, change=change, version=version
         )
 
-    def _count_rows(self, path: str) -> int:
-        return self._files.count_rows(file_location(path, self._location))
+    def _count_rows(self, action: Mapping[str, Any]) -> int:
+        return self._files.count_rows(self._place(action))
 
     def _place(self, action: Mapping[str, Any]) -> str:
         return file_location(action["path"], self._location)

@@ -23,7 +23,7 @@ from persist_assets.building.held_relations import HeldRelations, SharedWork
 from persist_assets.building.strategies import states
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.core.model.deltas import Probe
 
@@ -48,6 +48,10 @@ def amounts(*rows: tuple[int, str, str, str]) -> pa.Table:
     columns = [*zip(*rows, strict=True)]
     decimals = [[Decimal(value) for value in columns[n]] for n in (1, 2)]
     return pa.table([columns[0], *decimals, columns[3]], schema=AMOUNTS)
+
+
+def integers(**columns: Iterable[int | None]) -> pa.Table:
+    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
 
 
 def views(queries: Mapping[str, tuple[str, str]]) -> str:
@@ -118,9 +122,7 @@ def test_rows_with_null_keys_are_updated_like_others(
     root = make_project({"m.sql": text})
     keys = {"k": [None, None, 1, 1, 2, 2], "l": [None, 1, None, 1, 2, None]}
     for table, value in (("z", "v"), ("y", "n")):
-        rows = {name: pa.array(values, pa.int32()) for name, values in keys.items()}
-        rows[value] = pa.array(range(6), pa.int32())
-        write_deltalake(root / "raw" / table, pa.table(rows))
+        write_deltalake(root / "raw" / table, integers(**keys, **{value: range(6)}))
     build(enter(root), [*OF_KEYS])
     methods = methods_of(OF_KEYS)
     for which in ("k = 2 AND l = 2", "k IS NULL", "k = 1 AND l IS NULL"):
@@ -152,17 +154,14 @@ def test_rows_differ_if_a_null_comes_to_the_query_of_an_in(
     text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE y (k INT, n INT) USING delta LOCATION 'raw/y';\n"
     root = make_project({"m.sql": text + views(OF_MEMBERS)})
-    for table, rows in (("z", [(1, 1), (2, 2), (3, 3), (None, 4)]), ("y", [(1, 0), (2, 1)])):
-        names = ("k", "v") if table == "z" else ("k", "n")
-        columns = [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)]
-        write_deltalake(root / "raw" / table, pa.table(columns, names=[*names]))
+    y, z = root / "raw" / "y", root / "raw" / "z"
+    write_deltalake(z, integers(k=[1, 2, 3, None], v=[1, 2, 3, 4]))
+    write_deltalake(y, integers(k=[1, 2], n=[0, 1]))
     build(enter(root), [*OF_MEMBERS])
-    y, methods = root / "raw" / "y", methods_of(OF_MEMBERS)
     DeltaTable(y).update({"n": "1"}, predicate="k = 1")
-    assert build(enter(root), [*OF_MEMBERS]) == methods
-    null = pa.table([pa.array([None], pa.int32()), pa.array([1], pa.int32())], names=["k", "n"])
+    assert build(enter(root), [*OF_MEMBERS]) == methods_of(OF_MEMBERS)
     for change in (
-        lambda: write_deltalake(y, null, mode="append"),
+        lambda: write_deltalake(y, integers(k=[None], n=[1]), mode="append"),
         lambda: DeltaTable(y).delete("k IS NOT NULL"),
         lambda: DeltaTable(y).delete(),
     ):
