@@ -170,6 +170,8 @@ class Given:
     shape
         The outer join or the groups that it is, with leaves that are known by their digests; None
         if readers do not see it. It is no part of the meaning, as the digests have it.
+    memberships
+        Numbers of the columns computed by IN, if no table has them: see `memberships.py`.
     """
 
     rows: str
@@ -180,6 +182,7 @@ class Given:
     volatile: bool = False
     growth: Growth | None = None
     shape: Node | None = field(default=None, repr=False)
+    memberships: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

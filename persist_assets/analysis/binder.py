@@ -20,6 +20,7 @@ from persist_assets.analysis.algebra import (
     Block,
     Limit,
     Out,
+    Rebuild,
     SetOperation,
     Values,
     conjuncts,
@@ -35,6 +36,7 @@ from persist_assets.analysis.grouping import (
     has_sets,
     place_of_rows,
 )
+from persist_assets.analysis.memberships import depends_on_plan, unmarked
 from persist_assets.analysis.names import expand_star, output_name, qualifiers_of, renamed
 from persist_assets.analysis.recursion import with_ctes
 from persist_assets.analysis.relations import as_leaf, from_item, generate, join, lateral
@@ -48,13 +50,14 @@ from persist_assets.analysis.syntax import (
     without_parens,
     word_for,
 )
+from persist_assets.analysis.types import INLINED
 from persist_assets.core.dialect import is_marked, plain
 from persist_assets.core.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from persist_assets.analysis.algebra import Sort
+    from persist_assets.analysis.algebra import Expr, Sort
     from persist_assets.analysis.binding import Binding
 
 
@@ -72,8 +75,30 @@ MAX_BRANCHES = 1000
 _SUBQUERY_ARGS = frozenset(("this", "with_", "order", "limit", "offset", "alias"))
 
 
+def bind_source(binding: Binding, tree: Any) -> Block:
+    """Return the meaning of the query of a source.
+
+    Raises
+    ------
+    Unanalysable
+        The meaning of the query is not known.
+    """
+    block = bind(binding, tree, Around())
+    if INLINED not in binding.calls.ops:
+        return block
+    if not binding.any_condition and depends_on_plan(block):
+        raise Unanalysable("of a column computed by IN that is not used as a condition")
+
+    def without_mark(expr: Expr) -> Expr | None:
+        own = unmarked(expr)
+        return None if own is expr else rebuild.expr(own)
+
+    rebuild = Rebuild(binding.calls, replace=without_mark)
+    return binding.with_origins(rebuild, rebuild.block(block))
+
+
 def bind(binding: Binding, node: Any, around: Around) -> Block:
-    """Return the meaning of a query of any form.
+    """Return the meaning of a query of any form within a source.
 
     Parameters
     ----------
@@ -83,7 +108,7 @@ def bind(binding: Binding, node: Any, around: Around) -> Block:
     node
         The query's tree.
     around
-        The surroundings that the query sees in its text; empty for a whole source.
+        The surroundings that the query sees in its text.
 
     Raises
     ------

@@ -27,6 +27,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.free import Free
 from persist_assets.analysis.functions import VOLATILE
+from persist_assets.analysis.memberships import Memberships
 from persist_assets.analysis.scope import Unanalysable
 from persist_assets.analysis.syntax import first_place
 from persist_assets.analysis.types import Types
@@ -114,10 +115,14 @@ class Binding:
         Types of the columns of all leaves.
     free
         Finds the instances that an expression or relation refers to.
+    memberships
+        Finds the columns computed by IN.
     only_given
         All leaves so far are known by their digests.
     windowed, limited
         The query has a window, or a LIMIT.
+    computes_in
+        A column of the query, or of an upstream that is not a table, may be computed by IN.
     inlines_lots
         An upstream that is not a table is nondeterministic.
     any_condition
@@ -152,18 +157,21 @@ class Binding:
     types: Types = field(default_factory=Types)
     origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
+    memberships: Memberships = field(default_factory=Memberships)
     depth: int = 0
     recursions: int = 0
     bounded: list[tuple[Any, Expr]] = field(default_factory=list[tuple[Any, "Expr"]])
     only_given: bool = True
     windowed: bool = False
     limited: bool = False
+    computes_in: bool = False
 
     def __post_init__(self) -> None:
         faces = self.upstream
         kinds = (kind for face in faces for kind in face.given.types if kind)
         self.types.collated |= any("collate" in kind for kind in kinds)
         self.types.collated |= any(face.collated for face in faces)
+        self.computes_in = any(face.given.memberships for face in faces)
 
     def enter(self, node: Any) -> None:
         """Go one level down in the text; the caller lowers `depth` when it leaves.
@@ -218,7 +226,7 @@ class Binding:
             return None
 
         rebuild = Rebuild(self.calls, instances=moved, replace=shared, node=shared)
-        return self._with_origins(rebuild, rebuild.block(block))
+        return self.with_origins(rebuild, rebuild.block(block))
 
     def is_large(self, block: Block, *, closed: bool = False) -> bool:
         """Whether copying a block costs more than merging it saves.
@@ -272,9 +280,10 @@ class Binding:
             return None
 
         rebuild = Rebuild(self.calls, instances=moved, enter=move, replace=ours)
-        return self._with_origins(rebuild, rebuild.block(block))
+        return self.with_origins(rebuild, rebuild.block(block))
 
-    def _with_origins(self, rebuild: Rebuild, copy: Block) -> Block:
+    def with_origins(self, rebuild: Rebuild, copy: Block) -> Block:
+        """Record the origins of rewritten columns, and return the Block that has them."""
         for expr, origins in [*self.origins.items()]:
             if id(expr) in rebuild.done:
                 self.origins[rebuild.expr(expr)] = origins

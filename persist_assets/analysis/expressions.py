@@ -275,11 +275,8 @@ def _not(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _null_safe_unequal(binding: Binding, node: Any, select: Select) -> Expr:
-    same = binding.calls.call(
-        "<=>",
-        (expression(binding, node.this, select), expression(binding, node.expression, select)),
-    )
-    return binding.calls.call("not", (same,))
+    operands = [expression(binding, e, select) for e in (node.this, node.expression)]
+    return binding.calls.call("not", (binding.calls.call("<=>", operands),))
 
 
 def _parameter(binding: Binding, node: Any, select: Select) -> Expr:
@@ -322,6 +319,7 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
     if query is not None:
         if isinstance(query, exp.Subquery) and isinstance(query.this, exp.Subquery):
             raise Unanalysable("of IN ((SELECT …)), which is a scalar subquery")
+        binding.computes_in = True
         return Subquery("in", _nested(binding, query, select), needles, binding.mark(node))
     if node.args.get("unnest") or node.args.get("field"):
         raise Unanalysable("of IN")

@@ -24,6 +24,7 @@ from persist_assets.analysis.expressions import (
     refuse_drawn_twice,
 )
 from persist_assets.analysis.functions import AGGREGATES, TIME_WINDOWS
+from persist_assets.analysis.memberships import unmarked
 from persist_assets.analysis.positions import position
 from persist_assets.analysis.scope import Entry, From, Unanalysable, is_certain, may_be
 from persist_assets.analysis.syntax import FUNCTIONS, is_star, without_parens
@@ -334,7 +335,8 @@ def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> 
         hint = "group by columns that are not aggregated, or write GROUP BY ALL"
         binding.problems.append(Problem("aggregate", message, binding.place(item), hint))
         raise Unanalysable("of an aggregate in GROUP BY")
-    return key
+    own = unmarked(key)
+    return own if own in (o.expr for o in outs) else key  # an alias, or a column
 
 
 def _refuse_unclear_alias(item: Any, select: Select) -> None:

@@ -25,7 +25,7 @@ from persist_assets.analysis.scope import (
     may_be,
 )
 from persist_assets.analysis.syntax import BINARY, FUNCTIONS, given_args, without_parens
-from persist_assets.analysis.types import IMPLICIT
+from persist_assets.analysis.types import IMPLICIT, INLINED
 from persist_assets.core.dialect import (
     WITHOUT_PARENTHESES,
     function_named,
@@ -85,6 +85,8 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
             alias = _one_of(binding, outs, lower[0], node)
             if binding.types.collated and not isinstance(alias, Ref):
                 alias = binding.calls.call(IMPLICIT, (alias,))
+            if binding.computes_in:
+                alias = binding.memberships.marked(binding.calls, INLINED, alias, source.leaves)
             return _fields(binding, alias, names[1:])
         source = source.outer
     return _missing(binding, node, names, select)

@@ -34,7 +34,7 @@ from persist_assets.analysis.pivots import pivoted
 from persist_assets.analysis.recursion import bind_recursive, is_recursive
 from persist_assets.analysis.scope import Around, Entry, From, Select, Unanalysable
 from persist_assets.analysis.syntax import alias_of, depends_on_order, given_args, is_join, word_for
-from persist_assets.analysis.types import IMPLICIT
+from persist_assets.analysis.types import IMPLICIT, INLINED
 from persist_assets.core.dialect import plain
 from persist_assets.core.spark_types import UnknownTypeError, fields_of
 
@@ -187,6 +187,8 @@ def derived_from(
     """Return a FROM clause of one relation: merged where that is sound, else a leaf."""
     if binding.types.collated:
         block = _with_implicit_collations(binding, block)
+    if binding.computes_in:
+        block = binding.memberships.with_marks(binding.calls, INLINED, block)
     columns = renamed(block.columns, names) if names else block.columns
     computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
     volatile = binding.is_volatile(*block.conjuncts, *computed)

@@ -13,10 +13,10 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Call, Given, Ref
-from persist_assets.analysis.binder import bind
+from persist_assets.analysis.binder import bind, bind_source
 from persist_assets.analysis.binding import Binding, Face
 from persist_assets.analysis.functions import INTEGRAL
-from persist_assets.analysis.scope import Around, Unanalysable
+from persist_assets.analysis.scope import Unanalysable
 from persist_assets.analysis.types import Types
 from persist_assets.core.languages import REFERENCE
 from persist_assets.core.spark_types import UnknownTypeError, field_name, fields_of, parse_type
@@ -49,7 +49,7 @@ def result_types(
     faces = [Face(None, _table(names, kinds), names) for names, kinds in upstream]
     binding = Binding(bind, path, faces, REFERENCE, types=ResultTypes())
     try:
-        block = bind(binding, query.tree, Around())
+        block = bind_source(binding, query.tree)
     except Unanalysable:
         return None
     if binding.problems:

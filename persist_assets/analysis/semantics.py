@@ -26,7 +26,7 @@ from persist_assets.analysis.algebra import (
     innermost_first,
     walk,
 )
-from persist_assets.analysis.binder import bind
+from persist_assets.analysis.binder import bind, bind_source
 from persist_assets.analysis.binding import MAX_LEAVES, MAX_SIZE, Binding, Face
 from persist_assets.analysis.clock_texts import special_texts
 from persist_assets.analysis.fingerprint import Fold
@@ -34,8 +34,9 @@ from persist_assets.analysis.functions import CLOCK, DAY_CLOCK, SESSION, VOLATIL
 from persist_assets.analysis.increments import Increments, given_growth, unknown
 from persist_assets.analysis.lineage import Lineage
 from persist_assets.analysis.normal_form import Normal, bounded, size_of
-from persist_assets.analysis.scope import Around, Unanalysable, is_certain
+from persist_assets.analysis.scope import Unanalysable, is_certain
 from persist_assets.analysis.syntax import called, item_in_text, names_in_text
+from persist_assets.analysis.types import STORED
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Problem
 from persist_assets.core.languages import REFERENCE
@@ -321,7 +322,7 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
     try:
         if query.lost:
             raise Unanalysable(f"of {query.lost}")
-        return bind(binding, query.tree, Around()), []
+        return bind_source(binding, query.tree), []
     except Unanalysable as error:
         reason = error.reason
     because = reason if reason.startswith("because") else f"because {reason}"
@@ -411,14 +412,12 @@ def _meaning(
         relation = Given(rows, drawn, digests.order, table_origins, types)
     else:
         flat = _inlined(declaration, fold, normal, binding, block, increments) if names else None
-        growth = None
-        if not declaration.persisted:
-            growth = increments.growth(block) if flat is None else increments.nothing(block)
         reader_origins = table_origins if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        relation = Given(
-            digests.rows, digests.columns, digests.order, reader_origins, types, draws, growth
-        )
+        relation = Given(digests.rows, digests.columns, digests.order, reader_origins, types, draws)
+        if not declaration.persisted:
+            growth = increments.growth(block) if flat is None else increments.nothing(block)
+            relation = replace(relation, growth=growth, memberships=_memberships(binding, block))
     return Meaning(
         build_id=build_id,
         columns=columns,
@@ -434,6 +433,10 @@ def _meaning(
         marks=shortened(digests.rows, marks),
         growth=_growth(declaration, increments, block),
     )
+
+
+def _memberships(binding: Binding, relation: Block | Node) -> frozenset[int]:
+    return binding.memberships.of(relation) if binding.computes_in else frozenset()
 
 
 def _table_rows(
@@ -473,7 +476,11 @@ def _inlined(
     if not 0 < len(block.leaves) <= MAX_LEAVES or (declaration.persisted and continued):
         return None
     flat = _as_given(fold, normal, binding, block, increments)
-    return None if binding.is_large(flat, closed=True) else flat
+    if binding.is_large(flat, closed=True):
+        return None
+    if declaration.persisted and binding.computes_in:
+        return binding.memberships.with_marks(binding.calls, STORED, flat)
+    return flat
 
 
 def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:
@@ -595,7 +602,8 @@ def _as_given(
         growth = increments.of_node(node, len(digests.columns))
         shape = None if lots else shown(node)
         rows, columns, order = digests.rows, digests.columns, digests.order
-        return Given(rows, columns, order, nowhere, types[id(node)], lots, growth, shape)
+        kinds, tests = types[id(node)], _memberships(binding, node)
+        return Given(rows, columns, order, nowhere, kinds, lots, growth, shape, tests)
 
     def shown(node: Node) -> Node | None:
         """Return the shape that readers see of a leaf, unless it is large."""

@@ -55,8 +55,11 @@ _FIXED_TYPES: dict[str, str] = {
     **dict.fromkeys(("current_timestamp", "date_trunc"), "timestamp"),
 }
 
+INLINED, STORED = IN_COLUMNS = ("inlined in", "stored in")
+"""The operators around a column computed by IN where a query reads it: see `memberships.py`."""
+
 _AS_FIRST = frozenset(
-    ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value", "nullif")
+    ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value", "nullif", *IN_COLUMNS)
 )
 """Calls with the type of their first operand."""
 

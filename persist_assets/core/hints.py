@@ -24,6 +24,9 @@ _HINTS: Mapping[str, str] = {
     r"of a LIMIT": "leave the LIMIT to the readers of the table, or rank the rows within a key",
     r"of NOT IN": "write NOT EXISTS (SELECT … WHERE …)",
     r"of a subquery in the value before IN": "write EXISTS (SELECT … WHERE …)",
+    r"of a column computed by IN": (
+        "compute it by CASE WHEN … IN (SELECT …) THEN TRUE ELSE FALSE END, or persist its source"
+    ),
     r"of IN or NOT IN": "write EXISTS or NOT EXISTS (SELECT … WHERE …)",
     r"of a subquery that is the same": (
         "persist the subquery as a source of its own: then all rows are computed only when"

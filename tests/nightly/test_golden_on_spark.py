@@ -21,7 +21,7 @@ NOT_SHOWN = {
 """Pairs that Spark cannot confirm, with the reasons."""
 
 
-@pytest.mark.proves("V50", "V51")
+@pytest.mark.proves("V50", "V51", "V58")
 def test_equal_pairs_return_equal_rows_and_different_pairs_do_not(spark: Any) -> None:
     make_views(spark)
     wrong: list[str] = []
@@ -37,3 +37,30 @@ def test_equal_pairs_return_equal_rows_and_different_pairs_do_not(spark: Any) ->
             if (said is None) != (name == "equal.txt"):
                 wrong.append(f"{title}: {said or f'no difference: {one}'}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.proves("V58")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            "SELECT i, NOT i AS n FROM (SELECT k IN (SELECT a FROM u) AS i FROM t)",
+            "SELECT k IN (SELECT a FROM u) AS i, k NOT IN (SELECT a FROM u) AS n FROM t",
+        ),
+        (
+            "SELECT k IN (SELECT a FROM u) AS i, NOT i AS n FROM t",
+            "SELECT k IN (SELECT a FROM u) AS i, k NOT IN (SELECT a FROM u) AS n FROM t",
+        ),
+        (
+            "SELECT n AS x, n AS y FROM (SELECT NOT i AS n FROM (SELECT k IN (SELECT a FROM u) AS i FROM t))",
+            "SELECT NOT i AS x, NOT i AS y FROM (SELECT k IN (SELECT a FROM u) AS i FROM t)",
+        ),
+    ],
+)
+def test_values_of_columns_computed_by_in_depend_on_the_plan(
+    spark: Any, one: str, other: str
+) -> None:
+    make_views(spark)
+    answers = [run(spark, project(query)) for query in (one, other)]
+    assert not any(answer.error for answer in answers)
+    assert difference(*answers)

@@ -453,11 +453,30 @@ MUTATIONS = (
         "any(isinstance(p, Subquery) for p in walk(*this.args))",
         "False",
     ),
-    _deltas(
-        "only a condition of CASE may be FALSE instead of NULL",
-        "memberships.py",
+    Mutation(
+        "deltas: only a condition of CASE may be FALSE instead of NULL",
+        "analysis/memberships.py",
         "(a, n % 2 == 0 and n < n_pairs)",
         "(a, True)",
+        DELTAS,
+    ),
+    _identity(
+        "the value of a column computed by IN depends on the plan",
+        "memberships.py",
+        "return own is not expr and not is_condition",
+        "return False",
+    ),
+    _identity(
+        "a reader sees whether a set operation computes a column by IN",
+        "memberships.py",
+        "return frozenset[int]().union(*map(self.of, branches))",
+        "return frozenset()",
+    ),
+    _identity(
+        "the column of a table that IN computed is not its expression",
+        "semantics.py",
+        "if declaration.persisted and binding.computes_in:",
+        "if not declaration.persisted:",
     ),
     _deltas(
         "a NULL that comes to NOT IN, or goes, touches all rows",

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.algebra import Given
-from persist_assets.analysis.binder import bind
+from persist_assets.analysis.binder import bind, bind_source
 from persist_assets.analysis.binding import Binding, Face
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.splitting import split
 from persist_assets.analysis.deltas.staging import Staged, staged
 from persist_assets.analysis.fingerprint import Fold
-from persist_assets.analysis.scope import Around, Unanalysable
+from persist_assets.analysis.scope import Unanalysable
 from persist_assets.core.dialect import quote
 from persist_assets.core.languages import REFERENCE
 from persist_assets.core.model.deltas import NoRule
@@ -79,7 +79,7 @@ def define(
     if query.lost:
         raise NoRule(f"of {query.lost}")
     try:
-        block = bind(binding, query.tree, Around())
+        block = bind_source(binding, query.tree)
     except Unanalysable as error:
         reason = error.reason.removeprefix("because ")
         raise NoRule(reason, binding.mark(binding.entered)) from None

@@ -13,22 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.algebra import (
-    Aggregate,
-    Block,
-    Call,
-    Generate,
-    Outer,
-    Subquery,
-    Values,
-    parts,
-    walk,
-)
+from persist_assets.analysis.algebra import Block, Call, Subquery, walk
 from persist_assets.analysis.free import Free
+from persist_assets.analysis.memberships import by_value, values_and_conditions
 from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from persist_assets.analysis.algebra import Expr
 
@@ -52,26 +43,17 @@ def check_memberships(query: Block) -> None:
             raise NoRule("of IN or NOT IN as a value", subquery.place, subquery)
 
 
-def _exprs_of(this: object, free: Free) -> tuple[list[Expr], list[Expr]]:
+def _exprs_of(this: object, free: Free) -> tuple[Sequence[Expr], Sequence[Expr]]:
     """Return the values and the conditions of a node or Block, without NOT IN in its filters."""
-    match this:
-        case Block(leaves, conjuncts, columns, order):
-            values = [*(o.expr for o in columns), *(s.by for s in order)]
-            values += [n.call for _, n in leaves if isinstance(n, Generate)]
-            conditions: list[Expr] = []
-            for condition in conjuncts:
-                if not _negates(condition):
-                    is_of_one = len(free.of(condition)) <= 1
-                    conditions += _operands(condition) if is_of_one else (condition,)
-            return values, conditions
-        case Aggregate(_, keys, aggregates):
-            return [*keys, *aggregates], []
-        case Outer(_, _, _, on):
-            return [], [*on]
-        case Values(rows):
-            return [e for row in rows for e in row], []
-        case _:
-            return [], []
+    values, conditions = values_and_conditions(this)
+    if not isinstance(this, Block):
+        return values, conditions
+    tests: list[Expr] = []
+    for condition in conditions:
+        if not _negates(condition):
+            is_of_one = len(free.of(condition)) <= 1
+            tests += _operands(condition) if is_of_one else (condition,)
+    return values, tests
 
 
 def _operands(condition: Expr) -> Iterator[Expr]:
@@ -90,30 +72,3 @@ def _negates(expr: Expr) -> bool:
             return True
         case _:
             return False
-
-
-def by_value(values: Iterable[Expr], conditions: Iterable[Expr]) -> Iterator[Subquery]:
-    """Yield the INs in expressions whose NULL differs from FALSE, but not those in their queries.
-
-    NULL counts as FALSE in conditions, through AND, OR and the conditions of CASE.
-    """
-    stack: list[tuple[object, bool]] = [*((e, False) for e in values)]
-    stack += ((e, True) for e in conditions)
-    seen: set[tuple[int, bool]] = set()
-    while stack:
-        this, is_condition = stack.pop()
-        if (id(this), is_condition) in seen:
-            continue
-        seen.add((id(this), is_condition))
-        match this:
-            case Subquery(kind, _, args):
-                if kind == "in" and not is_condition:
-                    yield this
-                stack += ((a, False) for a in args)
-            case Call("and" | "or", args):
-                stack += ((a, is_condition) for a in args)
-            case Call("case", args):
-                n_pairs = len(args) // 2 * 2
-                stack += ((a, n % 2 == 0 and n < n_pairs) for n, a in enumerate(args))
-            case _:
-                stack += ((p, False) for p in parts(this) if not isinstance(p, Block))

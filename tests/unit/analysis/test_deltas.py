@@ -624,13 +624,11 @@ OBSTACLES = (
             "SELECT a, CASE WHEN a > 0 THEN k IN (SELECT k FROM s) END AS c FROM r",
             "SELECT i, count(*) AS c FROM (SELECT k IN (SELECT j FROM t) AS i FROM r) GROUP BY i",
             "SELECT DISTINCT k IN (SELECT j FROM t) AS i FROM r",
-            "SELECT a FROM (SELECT DISTINCT a, k IN (SELECT j FROM t) AS i FROM r) WHERE NOT i",
             "SELECT x, max(k IN (SELECT j FROM t)) AS m FROM r GROUP BY x",
             "SELECT a FROM r WHERE coalesce(k IN (SELECT j FROM t), a > 1)",
             "SELECT a, rank() OVER (PARTITION BY k IN (SELECT j FROM t) ORDER BY a) AS h FROM r",
             "SELECT a FROM r LATERAL VIEW explode(array(k IN (SELECT j FROM t))) e AS e WHERE e.e",
             "SELECT a, k NOT IN (SELECT j FROM t) AS i FROM r",
-            "SELECT i, NOT i AS n FROM (SELECT k IN (SELECT j FROM t) AS i FROM r)",
             "SELECT x, count(CASE WHEN k NOT IN (SELECT j FROM t) THEN 1 END) AS c FROM r GROUP BY x",
             "SELECT k NOT IN (SELECT j FROM t) AS i, count(*) AS c FROM r GROUP BY 1",
             "SELECT rank() OVER (PARTITION BY k NOT IN (SELECT j FROM t) ORDER BY a) AS h FROM r",
@@ -638,6 +636,13 @@ OBSTACLES = (
             "SELECT r.a FROM r JOIN t ON r.k = t.k WHERE t.j > 1 OR r.a NOT IN (SELECT a FROM s)",
             "SELECT a FROM r WHERE CASE WHEN k NOT IN (SELECT j FROM t) THEN b > 1 END",
             "SELECT a FROM r WHERE coalesce(k NOT IN (SELECT j FROM t), a > 1)",
+        )
+    ),
+    *(
+        ("of a column computed by IN that is not used as a condition", query)
+        for query in (
+            "SELECT a FROM (SELECT DISTINCT a, k IN (SELECT j FROM t) AS i FROM r) WHERE NOT i",
+            "SELECT i, NOT i AS n FROM (SELECT k IN (SELECT j FROM t) AS i FROM r)",
         )
     ),
     (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from conftest import compilation_of, compiled
 from pairs import build_id
@@ -16,6 +18,9 @@ from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import Location
 from persist_assets.core.model.deltas import NoRule
 from persist_assets.core.model.project import Project
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RAW = """
 CREATE TABLE t (a INT, b STRING, k INT) USING parquet LOCATION 't';
@@ -265,3 +270,48 @@ def test_columns_of_pivot_and_unpivot_are_known(query: str, names: list[str] | N
 def test_pivot_columns_without_plain_names_need_an_alias(pivot: str) -> None:
     (error,) = pair(f"SELECT * FROM (SELECT a, k, z FROM w) PIVOT ({pivot})").errors[:1]
     assert error.code == "column-name"
+
+
+@pytest.mark.proves("V58")
+@pytest.mark.parametrize(
+    "use",
+    [
+        "SELECT NOT i AS n FROM v",
+        "SELECT i = FALSE AS n FROM v",
+        "SELECT max(i) AS n FROM v",
+        "SELECT k FROM v WHERE NOT i",
+        "SELECT k FROM v WHERE coalesce(i, TRUE)",
+        "SELECT k FROM v WHERE i IN (SELECT a > 1 FROM u)",
+        "SELECT a.k FROM v a JOIN v b ON a.i = b.i",
+        "SELECT k FROM v ORDER BY NOT i LIMIT 1",
+        "SELECT x FROM v LATERAL VIEW explode(array(i)) e AS x",
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["{}", "{} UNION ALL SELECT 1, TRUE", "SELECT DISTINCT * FROM ({})"]
+)
+def test_values_of_a_column_computed_by_in_are_analysed_only_in_a_table(
+    use: str, form: str
+) -> None:
+    view = f"CREATE VIEW v AS {form.format('SELECT k, k IN (SELECT a FROM u) AS i FROM t')}"
+
+    def notes(view: str) -> Sequence[str]:
+        made = compiled({"raw.sql": RAW, "q.sql": f"{view}; CREATE VIEW q AS {use}"})
+        assert not made.errors, [str(e) for e in made.errors]
+        return made.by_id["q@sources/q.sql"].notes
+
+    assert any("computed by IN" in note for note in notes(view))
+    assert not notes(f"--@ persist\n{view}")
+
+
+@pytest.mark.proves("V58")
+@pytest.mark.parametrize("use", ["NOT i", "coalesce(i, k > 1)"])
+def test_a_column_of_a_table_computed_by_in_differs_from_the_expression(use: str) -> None:
+    view = "CREATE VIEW v AS SELECT k, k IN (SELECT a FROM u) AS i FROM t"
+    text = f"--@ persist\n{view}; CREATE VIEW q AS SELECT {use} AS n FROM v;"
+    made = compiled({"raw.sql": RAW, "q.sql": text})
+    plain = f"SELECT {use.replace('i', '(k IN (SELECT a FROM u))', 1)} AS n FROM t"
+    assert (
+        made.by_id["q@sources/q.sql"].build_id
+        != project(plain, "SELECT 1 AS x").by_id["q@sources/q.sql"].build_id
+    )
