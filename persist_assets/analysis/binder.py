@@ -36,7 +36,7 @@ from persist_assets.analysis.grouping import (
     has_sets,
     place_of_rows,
 )
-from persist_assets.analysis.memberships import depends_on_plan, unmarked
+from persist_assets.analysis.memberships import unmarked
 from persist_assets.analysis.names import expand_star, output_name, qualifiers_of, renamed
 from persist_assets.analysis.recursion import with_ctes
 from persist_assets.analysis.relations import as_leaf, from_item, generate, join, lateral
@@ -50,7 +50,6 @@ from persist_assets.analysis.syntax import (
     without_parens,
     word_for,
 )
-from persist_assets.analysis.types import INLINED
 from persist_assets.core.dialect import is_marked, plain
 from persist_assets.core.errors import Problem
 
@@ -84,9 +83,9 @@ def bind_source(binding: Binding, tree: Any) -> Block:
         The meaning of the query is not known.
     """
     block = bind(binding, tree, Around())
-    if INLINED not in binding.calls.ops:
+    if not binding.computes_in:
         return block
-    if not binding.any_condition and depends_on_plan(block):
+    if not binding.any_condition and binding.memberships.depend_on_plan(block):
         raise Unanalysable("of a column computed by IN that is not used as a condition")
 
     def without_mark(expr: Expr) -> Expr | None:

@@ -47,6 +47,7 @@ from persist_assets.analysis.syntax import (
     without_parens,
     word_for,
 )
+from persist_assets.analysis.types import INLINED
 from persist_assets.core.dialect import plain, suffixed, type_name
 
 if TYPE_CHECKING:
@@ -344,7 +345,7 @@ def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
     if len(block.columns) != 1:
         raise Unanalysable("of a scalar subquery of several columns")
     if (value := bare_value(block)) is not None and not binding.is_volatile(value):
-        return value
+        return binding.memberships.marked(binding.calls, INLINED, value, {})
     return Subquery("scalar", block, place=binding.mark(node))
 
 

@@ -105,28 +105,33 @@ class Memberships:
         columns = tuple(o.of(self.marked(calls, op, o.expr, leaves)) for o in block.columns)
         return replace(block, columns=columns)
 
+    def depend_on_plan(self, query: Block) -> bool:
+        """Whether a query uses such a column other than as a condition or as a column of its own.
+
+        Expressions over columns of leaves, and those in `INLINED`, are uses.
+        """
+        blocks = [this for this in walk(query) if isinstance(this, Block)]
+        nodes = {instance: node for block in blocks for instance, node in block.leaves}
+        for this in walk(query):
+            values, conditions = values_and_conditions(this)
+            own = (e for e in map(unmarked, values) if not isinstance(e, Ref))
+            if any(self._is_unsure(e, test, nodes) for e, test in uses(own, conditions)):
+                return True
+        return False
+
+    def _is_unsure(self, expr: Expr, is_condition: bool, nodes: Mapping[int, Node]) -> bool:
+        match expr:
+            case Ref():
+                return not is_condition and self._has(expr, nodes)
+            case Call(op, (Ref() | Subquery() | Call("not", (Subquery(),)),)) if op == INLINED:
+                return not is_condition
+            case _:
+                return unmarked(expr) is not expr
+
 
 def unmarked(expr: Expr) -> Expr:
     """Return an expression without an `INLINED` around it."""
     return expr.args[0] if isinstance(expr, Call) and expr.op == INLINED else expr
-
-
-def depends_on_plan(block: Block) -> bool:
-    """Whether a query uses an `INLINED` column other than as a condition or a column of its own."""
-    for this in walk(block):
-        values, conditions = values_and_conditions(this)
-        if any(_is_unsure(e, test) for e, test in uses(map(unmarked, values), conditions)):
-            return True
-    return False
-
-
-def _is_unsure(expr: Expr, is_condition: bool) -> bool:
-    own = unmarked(expr)
-    match own:
-        case Ref() | Subquery() | Call("not", (Subquery(),)):
-            return own is not expr and not is_condition
-        case _:
-            return own is not expr
 
 
 def values_and_conditions(this: object) -> tuple[Sequence[Expr], Sequence[Expr]]:
@@ -170,7 +175,7 @@ def uses(values: Iterable[Expr], conditions: Iterable[Expr]) -> Iterator[tuple[E
         match this:
             case Call(op=op) if op == STORED:
                 pass
-            case Call("and" | "or", args):
+            case Call(op, args) if op in ("and", "or", INLINED):
                 stack += ((a, is_condition) for a in args)
             case Call("case", args):
                 n_pairs = len(args) // 2 * 2

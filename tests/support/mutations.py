@@ -463,7 +463,13 @@ MUTATIONS = (
     _identity(
         "the value of a column computed by IN depends on the plan",
         "memberships.py",
-        "return own is not expr and not is_condition",
+        "return unmarked(expr) is not expr",
+        "return False",
+    ),
+    _identity(
+        "a leaf of a query may compute a column by IN",
+        "memberships.py",
+        "return not is_condition and self._has(expr, nodes)",
         "return False",
     ),
     _identity(

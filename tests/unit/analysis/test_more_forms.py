@@ -285,6 +285,10 @@ def test_pivot_columns_without_plain_names_need_an_alias(pivot: str) -> None:
         "SELECT a.k FROM v a JOIN v b ON a.i = b.i",
         "SELECT k FROM v ORDER BY NOT i LIMIT 1",
         "SELECT x FROM v LATERAL VIEW explode(array(i)) e AS x",
+        "SELECT NOT i AS n FROM v GROUP BY i",
+        "SELECT NOT i AS n FROM v GROUP BY CUBE(k, i)",
+        "SELECT NOT v.i AS n FROM v FULL JOIN u ON v.k = u.k",
+        "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM v WHERE v.k = t.k AND NOT v.i)",
     ],
 )
 @pytest.mark.parametrize(
@@ -302,6 +306,19 @@ def test_values_of_a_column_computed_by_in_are_analysed_only_in_a_table(
 
     assert any("computed by IN" in note for note in notes(view))
     assert not notes(f"--@ persist\n{view}")
+
+
+@pytest.mark.proves("V58")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k IN (SELECT a FROM u) AS i, NOT i AS n FROM t",
+        "SELECT NOT (SELECT k IN (SELECT a FROM u)) AS n FROM t",
+    ],
+)
+def test_values_of_an_alias_or_subquery_computed_by_in_are_not_analysed(query: str) -> None:
+    (note,) = pair(query).by_id["q@sources/q.sql"].notes
+    assert "computed by IN" in note
 
 
 @pytest.mark.proves("V58")
