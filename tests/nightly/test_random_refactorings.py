@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,6 +15,12 @@ from typing import Any
 
 import pytest
 from soundness import build_id, difference, make_views, project, run
+
+
+def of_in(text: str, expression: str = "({in})") -> str:
+    """Return a text with an expression in place of the column `i`."""
+    return re.sub(r"(?<!AS )\bi\b", expression, text)
+
 
 CONDITIONS: Sequence[Sequence[str]] = (
     ("{i} > 1", "NOT ({i} <= 1)", "1 < {i}", "{i} > 1 AND TRUE", "{i} > 1 AND 1 = 1", "{i} >= 1"),
@@ -152,6 +159,24 @@ RELATIONS: Sequence[Sequence[str]] = (
          f"SELECT count(*) AS n FROM t x LEFT JOIN u ON x.b{c} = u.b WHERE u.b IS NULL", f"SELECT count(*) AS n FROM t x LEFT ANTI JOIN u ON x.b{c} = u.b")
         for c in (" COLLATE UTF8_LCASE", " COLLATE UNICODE_CI", "")
     ),
+    *(
+        (f"SELECT {show} FROM (SELECT a, k, {{in}} AS i FROM t)", f"WITH x AS (SELECT a, k, {{in}} AS i FROM t) SELECT {show} FROM x",
+         f"SELECT {show} FROM (SELECT a, k, i FROM (SELECT t.*, {{in}} AS i FROM t))", f"SELECT {of_in(show)} FROM t",
+         f"SELECT {show} FROM (SELECT a, k, NOT ({{not}}) AS i FROM t)", f"SELECT {show} FROM (SELECT a, k, {{in}} AS i FROM t UNION ALL SELECT a, k, TRUE FROM t WHERE k > 1000)",
+         f"SELECT {show} FROM (SELECT DISTINCT a, k, {{in}} AS i FROM t)", f"SELECT {show} FROM (SELECT a, k, {{in}} AS i FROM t GROUP BY a, k, i)",
+         f"SELECT {show} FROM (SELECT t.a, t.k, x.i FROM t JOIN (SELECT a, {{in}} AS i FROM t) x ON t.a = x.a)",
+         f"SELECT {show} FROM (SELECT t.a, t.k, x.i FROM t LEFT JOIN (SELECT a, {{in}} AS i FROM t) x ON t.a = x.a)")
+        for show in ("a, i AS i", "i AS x, i AS y", "a, CASE WHEN i THEN 1 WHEN k > 1 THEN 2 END AS x", "i AS i, NOT i AS n", "NOT i AS n", "i = FALSE AS n, k", "coalesce(i, k > 1) AS n",
+                     "i AND k > 1 AS n", "i OR k > 1 AS n", "max(i) AS n", "count(CASE WHEN i THEN 1 END) AS n", "count_if(i) AS n", "count_if(NOT i) AS n")
+    ),
+    *(
+        (f"SELECT k FROM (SELECT a, k, {{in}} AS i FROM t) WHERE {test}", f"SELECT k FROM (SELECT k, i FROM (SELECT t.*, {{in}} AS i FROM t)) WHERE {test.replace('a >', 'k >')}",
+         f"SELECT k FROM t WHERE {of_in(test)}", f"SELECT k FROM (SELECT a, k, i FROM (SELECT a, k, {{in}} AS i FROM t UNION ALL SELECT a, k, TRUE FROM t WHERE k > 1000)) WHERE {test}",
+         f"SELECT k FROM (SELECT a, k, {{in}} AS i FROM t GROUP BY ALL) WHERE {test}", f"SELECT k FROM (SELECT a, k, i FROM (SELECT t.*, {{in}} AS i FROM t) GROUP BY a, k, i HAVING {test})",
+         f"SELECT t.k FROM t JOIN (SELECT a, k, {{in}} AS i FROM t) x ON t.a = x.a AND {of_in(test, 'x.i').replace('a >', 't.a >')}",
+         f"SELECT t.k FROM t LEFT JOIN (SELECT a, k, {{in}} AS i FROM t) x ON t.a = x.a WHERE {of_in(test, 'x.i').replace('a >', 't.a >')}")
+        for test in ("i", "NOT i", "i OR a > 1", "NOT i OR a > 1", "NOT (i AND a > 1)", "coalesce(i, TRUE)", "i IS NULL", "CASE WHEN i THEN a > 1 ELSE TRUE END")
+    ),
     ("SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t LEFT JOIN u ON {on}) WHERE k > 1",
      "SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on}) WHERE k > 1",
      "SELECT t.a, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on} WHERE u.k > 1"),
@@ -170,6 +195,13 @@ _ONS = (
 _RIGHT = ("u.k = 1", "u.k IS NOT NULL", "u.k IN (1, 5)", "u.k IS NULL", "u.k = 1 OR u.a = 3", "u.k = 1 OR u.a IS NULL", "coalesce(u.k, 1) = 1",
           "u.c > '1980-01-01'", "u.b LIKE 'a%'", "u.k <=> NULL", "NOT (u.k = 1)", "u.d > 0", "u.k + u.a > 2", "u.k > t.a", "u.k BETWEEN 1 AND 3",
           "(u.k = 1) IS TRUE", "if(u.k = 1, FALSE, TRUE)", "u.k IN (SELECT k FROM w)")  # fmt: skip
+_INS = (
+    ("k IN (SELECT a FROM u)", "k NOT IN (SELECT a FROM u)"),
+    ("a + 1 IN (SELECT k FROM w)", "a + 1 NOT IN (SELECT k FROM w)"),
+    ("k IN (SELECT w.a FROM w WHERE w.k = t.k)", "k NOT IN (SELECT w.a FROM w WHERE w.k = t.k)"),
+    ("k NOT IN (SELECT a FROM u)", "k IN (SELECT a FROM u)"),
+)
+"""IN as a column, and its negation."""
 _KEYS = (
     "t.a",
     "u.k",
@@ -237,6 +269,7 @@ class Drawn:
             "h": of_key.format(key, key), "hg": of_key.format("g", "g"), "w": w.format("x"), "w2": w.format("y"), "v": v.format("y"), "v2": v.format("x"),
             "rw": (rw := draw.choice(("r.k = w.a", "r.a = w.k", "r.k <=> w.a", "w.z > 100 + r.a"))), "qw": rw.replace("r.k", "r.y").replace("r.a", "r.x"),
             "agg1": draw.choice(("count(*)", "sum(u.a)", "max(u.b)", "count(DISTINCT u.k)")),
+            **dict(zip(("in", "not"), draw.choice(_INS), strict=True)),
             "d": draw.choice(("x.k = y.k", "t.k = y.k", "x.z <=> y.z", "coalesce(x.a, 3) = y.a")),
         }  # fmt: skip
         parts["ony"] = parts["on"].replace("t.", "y.")
@@ -265,7 +298,7 @@ class Drawn:
         return [place.format(**{"from": self.source}, c=part, e=e) for part in parts]
 
 
-@pytest.mark.proves("V1", "V33", "V50", "V51")
+@pytest.mark.proves("V1", "V33", "V50", "V51", "V58")
 def test_random_queries_with_equal_build_ids_have_equal_rows(spark: Any) -> None:
     make_views(spark)
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
