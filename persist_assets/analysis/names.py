@@ -31,6 +31,7 @@ from persist_assets.core.dialect import (
     function_named,
     is_never_column,
     is_path,
+    is_position,
     plain,
     suffixed,
     type_is_written,
@@ -51,6 +52,8 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
     """Return the meaning of a column name; a lambda's parameters come first."""
     if isinstance(node.this, exp.Star):
         raise Unanalysable("of * inside an expression")
+    if is_position(node):
+        return _entry_at(binding, node, select).expr
     parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
     names = [plain(p.name) for p in parts if p is not None]
     lower = tuple(n.lower() for n in names)
@@ -90,6 +93,24 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
             return _fields(binding, alias, names[1:])
         source = source.outer
     return _missing(binding, node, names, select)
+
+
+def _entry_at(binding: Binding, node: exp.Column, select: Select) -> Entry:
+    """Return the column that a number in the GROUP BY of a pipe stands for.
+
+    Raises
+    ------
+    Unanalysable
+        There is no such column, which is reported.
+    """
+    entries, number = select.source.entries, int(plain(node.name))
+    if 0 < number <= len(entries):
+        return entries[number - 1]
+    counted = "1 column" if len(entries) == 1 else f"{len(entries)} columns"
+    message = f"GROUP BY {number} is no column: the rows before AGGREGATE have {counted}"
+    hint = f"write a number from 1 to {len(entries)}, or the column"
+    binding.problems.append(Problem("position", message, binding.place(node), hint))
+    raise Unanalysable("of an invalid position")
 
 
 def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:
@@ -415,6 +436,9 @@ def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
     Without an alias it is Spark's implicit name, or `UNKNOWN` or `NO_WORD` where that is not
     certain; `tests/data/implicit_names.json` has the names of hundreds of expressions.
     """
+    if is_position(inner):
+        entry = select.source.entries[int(plain(inner.name)) - 1]
+        return entry.name, entry.written
     if isinstance(item, exp.Alias):
         if not isinstance(item.args["alias"], exp.Identifier):
             raise Unanalysable("of a path into a variant")

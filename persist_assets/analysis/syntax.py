@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.analysis.functions import is_special_datetime_text
-from persist_assets.core.dialect import function_named, is_never_column, plain, suffixed, type_name
+from persist_assets.core.dialect import (
+    function_named,
+    is_never_column,
+    is_position,
+    plain,
+    suffixed,
+    type_name,
+)
 from persist_assets.core.errors import Location
 
 if TYPE_CHECKING:
@@ -241,8 +248,10 @@ def shows_all(star: Any) -> bool:
 def depends_on_order(tree: Any) -> bool:
     """Whether a query may depend on the order of the columns of tables.
 
-    It does by stars, and by the names of columns after a table, a join or a PIVOT.
+    It does by stars, by the names of columns after a table, a join or a PIVOT, and by positions.
     """
+    if any(map(is_position, tree.find_all(exp.Column))):
+        return True
     renamed = (a.parent for a in tree.find_all(exp.TableAlias) if a.args.get("columns"))
     return any(map(shows_all, tree.find_all(exp.Star))) or any(map(_has_columns, renamed))
 

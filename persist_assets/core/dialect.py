@@ -337,6 +337,11 @@ def is_marked(name: str) -> bool:
     return name.startswith(MARK)
 
 
+def is_position(node: Any) -> bool:
+    """Whether a name stands for the column of a table at a position (`without_pipes`)."""
+    return isinstance(node, exp.Column) and is_marked(node.name) and plain(node.name).isdecimal()
+
+
 def is_path(node: Any) -> bool:
     """Whether a call is a path into a variant (`without_paths`)."""
     return isinstance(node, exp.Anonymous) and node.name.startswith(MARK * 2)

@@ -22,7 +22,7 @@ _HINTS: Mapping[str, str] = {
     ),
     r"of values that depend": "select the columns that the query groups or partitions by",
     r"of a LIMIT": "leave the LIMIT to the readers of the table, or rank the rows within a key",
-    r"of NOT IN": "write NOT EXISTS (SELECT … WHERE …)",
+    r"of a NOT IN": "write NOT EXISTS (SELECT … WHERE …)",
     r"of a subquery in the value before IN": "write EXISTS (SELECT … WHERE …)",
     r"of a column computed by IN": (
         "compute it by CASE WHEN … IN (SELECT …) THEN TRUE ELSE FALSE END, or persist its source"

@@ -253,14 +253,17 @@ class _Pipe:
 
     def _aggregate(self, head: Token, rest: Sequence[Token]) -> None:
         calls, by = _cut(rest, _Type.GROUP_BY)
-        keys: list[list[Token]] = []
+        keys, items = list[list[Token]](), list[list[Token]]()
         names = {after.text.lower() for t, after in pairwise(by) if t.token_type is _Type.ALIAS}
         for key in _split(by[1:], _Type.COMMA) if by else ():
             expr, alias = _cut(key, _Type.ALIAS)
-            if len(alias) not in (0, 2) or not _is_certain_key(expr) or names & _words_in(expr):
+            if (position := _position(expr)) is not None and not alias:
+                expr = [marked_name(position)]
+            elif len(alias) not in (0, 2) or not _is_certain_key(expr) or names & _words_in(expr):
                 raise _Unknown
             keys.append(expr)
-        shown = [*by[1:]] + (_words(head, _Type.COMMA) if by and calls else []) + [*calls]
+            items.append([*expr, *alias])
+        shown = _listed(head, [*items, calls] if calls else items)
         self._close(head, shown, [*by[:1], *_listed(head, keys)])
 
     def _combine(self, head: Token, step: list[Token]) -> None:
@@ -297,11 +300,23 @@ def _replaced(head: Token, assignment: Sequence[Token]) -> list[Token]:
     return [*_words(head, _Type.REPLACE), *_parentheses(head, item)]
 
 
-def _is_certain_key(key: Sequence[Token]) -> bool:
-    """Whether a key of AGGREGATE means the same in GROUP BY, and has no alias without AS."""
+def _position(key: Sequence[Token]) -> Token | None:
+    """Return the number of a key of AGGREGATE that stands for a column of the rows before it."""
+    key = _without_parentheses(key)
+    is_number = len(key) == 1 and key[0].token_type is _Type.NUMBER and key[0].text.isdecimal()
+    return key[0] if is_number and int(key[0].text) < 2**31 else None  # larger ones are constants
+
+
+def _without_parentheses(key: Sequence[Token]) -> Sequence[Token]:
     ends = (_Type.L_PAREN, _Type.R_PAREN)
     while len(key) > 1 and (key[0].token_type, key[-1].token_type) == ends:
-        key = key[1:-1]  # for Spark, (1) is the number of a column, too
+        key = key[1:-1]
+    return key
+
+
+def _is_certain_key(key: Sequence[Token]) -> bool:
+    """Whether a key of AGGREGATE means the same in GROUP BY, and has no alias without AS."""
+    key = _without_parentheses(key)  # for Spark, (1) is the number of a column, too
     if not key or any(t.token_type is _Type.SELECT for t in key):
         return False
     if len(key) == 1:

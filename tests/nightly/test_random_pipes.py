@@ -85,6 +85,8 @@ def step(draw: random.Random) -> str:
                     f" GROUP BY {term(draw)}",
                     " GROUP BY a + 1 AS k, z",
                     " GROUP BY (1)",
+                    f" GROUP BY 2, {term(draw)}",
+                    " GROUP BY z + 1 AS y, 1",
                 )
             )
             return f"AGGREGATE {calls}{keys}"
@@ -108,10 +110,23 @@ def pipe(draw: random.Random) -> str:
     return " |> ".join((base, *(step(draw) for _ in range(draw.randint(1, 4)))))
 
 
-def nested(text: str) -> str | None:
-    """Return the text of the nested queries, or None if they are not certain to mean the same."""
+def nested(spark: Any, text: str) -> str | None:
+    """Return the text of the nested queries, or None if they are not certain to mean the same.
+
+    A number of a column is the name of that column.
+    """
     tokens, is_certain = without_pipes(faithful(tokenize(text), text))
-    return " ".join(t.text for t in tokens).replace("ƒ", "") if is_certain else None
+    words: list[str] = []
+    for token in tokens if is_certain else ():
+        words.append(token.text.replace("ƒ", ""))
+        if token.text != words[-1] and words[-1].isdecimal():
+            before = answer(spark, text[: text.rindex("|> AGGREGATE", 0, token.start)])
+            names = [name.lower() for name in before[0]] if before else []
+            position = int(words[-1]) - 1
+            if position >= len(names) or names.count(names[position]) > 1:
+                return None
+            words[-1] = f"`{names[position]}`"
+    return " ".join(words) if is_certain else None
 
 
 def answer(spark: Any, text: str) -> tuple[list[str], list[str]] | None:
@@ -138,7 +153,7 @@ def test_pipes_and_their_nested_queries_have_the_same_rows_on_spark(spark: Any) 
     while time.monotonic() < end:
         text = pipe(random.Random(seed + n))
         n += 1
-        query = nested(text)
+        query = nested(spark, text)
         expected = answer(spark, text) if query is not None else None
         if query is None or expected is None:
             continue

@@ -427,7 +427,9 @@ class Rules:
             and are_of_one_type(block.columns[0].expr, args[0], self.query.types)
         ):
             return block, block.columns[0].expr, args[0]
-        raise NoRule("of NOT IN, or IN as a value, of several columns or types, or correlated")
+        raise NoRule(
+            "of a NOT IN, or IN as a value, that is correlated or has several columns or types"
+        )
 
     # ------------------------------------------------------------------------------------- leaves
 

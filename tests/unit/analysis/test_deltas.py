@@ -599,15 +599,15 @@ OBSTACLES = (
         "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k > r.k)",
     ),
     (
-        "of NOT IN, or IN as a value, of several columns or types, or correlated",
+        "of a NOT IN, or IN as a value, that is correlated or has several columns or types",
         "SELECT a FROM r WHERE (a, k) NOT IN (SELECT a, k FROM s)",
     ),
     (
-        "of NOT IN, or IN as a value, of several columns or types, or correlated",
+        "of a NOT IN, or IN as a value, that is correlated or has several columns or types",
         "SELECT a, x IN (SELECT a FROM s) AS i FROM r",
     ),
     (
-        "of NOT IN, or IN as a value, of several columns or types, or correlated",
+        "of a NOT IN, or IN as a value, that is correlated or has several columns or types",
         "SELECT a, a IN (SELECT a FROM s WHERE s.k > r.k) AS i FROM r",
     ),
     (

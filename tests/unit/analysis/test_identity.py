@@ -134,7 +134,7 @@ WHOLE = [
     ("SELECT a = 1 IN (false) AS x FROM t", "SELECT a = (1 IN (false)) AS x FROM t"),
     ("SELECT a <=> k IN (false) AS x FROM t", "SELECT a <=> (k IN (false)) AS x FROM t"),
     ("SELECT a FROM u WHERE EXISTS (FROM u |> SET k = 7 |> WHERE u.k = 1)", "SELECT a FROM u WHERE EXISTS (FROM u |> SET k = 7 |> WHERE k = 1)"),
-    ("FROM w |> AGGREGATE sum(z) AS s GROUP BY 1", "FROM w |> AGGREGATE sum(z) AS s GROUP BY 2"),
+    ("FROM w |> AGGREGATE sum(z) AS s GROUP BY 1 AS x", "FROM w |> AGGREGATE sum(z) AS s GROUP BY 2 AS x"),
     ("SELECT a FROM t WHERE a NOT IN ((SELECT a FROM u))", "SELECT a FROM t WHERE a NOT IN (SELECT a FROM u)"),
     ("SELECT * FROM ((SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2)))", "SELECT * FROM ((SELECT a, k FROM w))"),
     ("SELECT n, v, u.a FROM w UNPIVOT (v FOR n IN (k, z)) LEFT JOIN u ON v = u.k", "SELECT n, v, u.a FROM w UNPIVOT (v FOR n IN (k, z)) x LEFT JOIN u ON v = u.k"),

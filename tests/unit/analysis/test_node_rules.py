@@ -152,7 +152,7 @@ def test_each_kind_of_node_has_its_rule(query: str, node: str, rule: str) -> Non
             "SELECT id FROM t\nWHERE (usr, n) NOT IN (\n SELECT usr, w FROM u)",
             3,
             "IN (SELECT … FROM u)",
-            "of NOT IN, or IN as a value, of several columns or types, or correlated",
+            "of a NOT IN, or IN as a value, that is correlated or has several columns or types",
             "write NOT EXISTS",
         ),
         (

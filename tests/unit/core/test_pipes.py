@@ -36,6 +36,10 @@ def nested(text: str) -> tuple[str, bool]:
             "FROM t |> AGGREGATE n() GROUP BY k AS x, f(b, 1)",
             "SELECT k AS x , f ( b , 1 ) , n ( ) FROM t GROUP BY k , f ( b , 1 )",
         ),
+        (
+            "FROM t |> AGGREGATE n() GROUP BY ((2)), k AS x, 1",
+            "SELECT 2 , k AS x , 1 , n ( ) FROM t GROUP BY 2 , k , 1",
+        ),
         ("FROM t |> ORDER BY k |> LIMIT 2 OFFSET 1", "SELECT * FROM t ORDER BY k LIMIT 2 OFFSET 1"),
         (
             "FROM t |> ORDER BY k |> SELECT b AS k",
@@ -70,8 +74,7 @@ def test_pipe_steps_become_nested_queries(pipe: str, query: str) -> None:
         "SELECT (SELECT k FROM u) AS k |> SELECT u.k",
         "VALUES (1) AS x(a) UNION ALL VALUES (2) AS y(a) |> SELECT x.a",
         "FROM t |> SELECT k |> WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
-        "FROM t |> AGGREGATE n() GROUP BY 1",
-        "FROM t |> AGGREGATE n() GROUP BY (1)",
+        "FROM t |> AGGREGATE n() GROUP BY 2147483648",
         "FROM t |> AGGREGATE n() GROUP BY a, ((1)) AS x",
         "FROM t LATERAL VIEW explode(arr) e AS c |> RIGHT JOIN u ON t.k = u.k",
         "FROM t AS date |> EXTEND 1 AS q |> SELECT date.k",
@@ -117,3 +120,24 @@ def test_a_unary_plus_before_an_operand_is_preserved(query: str, converts: bool)
     other = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query.replace('+', '')};"})
     ids = [one.by_id["q@sources/q.sql"].build_id for one in (project, other)]
     assert (ids[0] != ids[1]) is converts
+
+
+@pytest.mark.parametrize("number", ["0", "4", "9"])
+def test_a_number_beyond_the_columns_before_aggregate_is_an_error(number: str) -> None:
+    query = f"CREATE VIEW q AS FROM t\n|> AGGREGATE sum(v) AS s\n  GROUP BY 1, {number};"
+    (error,) = compiled({"raw.sql": RAW, "q.sql": query}).errors
+    assert error.code == "position"
+    assert error.message == (
+        f"GROUP BY {number} is no column: the rows before AGGREGATE have 3 columns"
+    )
+    assert (error.location.line, error.location.column) == (3, 15)
+
+
+def test_a_number_in_a_pipe_depends_on_the_order_of_columns() -> None:
+    query = "CREATE VIEW q AS FROM t |> AGGREGATE count(*) AS n GROUP BY 1;"
+    other = RAW.replace("k INT, b STRING", "b STRING, k INT")
+    ids = [
+        compiled({"raw.sql": raw, "q.sql": query}).by_id["q@sources/q.sql"].build_id
+        for raw in (RAW, other)
+    ]
+    assert ids[0] != ids[1]
