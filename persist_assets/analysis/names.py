@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from persist_assets.analysis.algebra import Out, Ref, walk
 from persist_assets.analysis.functions import GENERATORS, TIME_WINDOWS
+from persist_assets.analysis.positions import out_of_range
 from persist_assets.analysis.scope import (
     NO_WORD,
     UNKNOWN,
@@ -101,16 +102,13 @@ def _entry_at(binding: Binding, node: exp.Column, select: Select) -> Entry:
     Raises
     ------
     Unanalysable
-        There is no such column, which is reported.
+        The number is out of range; the problem is in `binding.problems`.
     """
     entries, number = select.source.entries, int(plain(node.name))
     if 0 < number <= len(entries):
         return entries[number - 1]
-    counted = "1 column" if len(entries) == 1 else f"{len(entries)} columns"
-    message = f"GROUP BY {number} is no column: the rows before AGGREGATE have {counted}"
-    hint = f"write a number from 1 to {len(entries)}, or the column"
-    binding.problems.append(Problem("position", message, binding.place(node), hint))
-    raise Unanalysable("of an invalid position")
+    message = f"GROUP BY {number} is out of range: the rows before AGGREGATE have"
+    raise out_of_range(binding, node, message, len(entries))
 
 
 def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:

@@ -31,7 +31,7 @@ def position(binding: Binding, item: Any, n_columns: int, clause: str) -> int | 
     Raises
     ------
     Unanalysable
-        There is no such column, which is reported.
+        The position is out of range; the problem is in `binding.problems`.
     """
     number = without_parens(item)
     is_negative = isinstance(number, exp.Neg)
@@ -42,9 +42,22 @@ def position(binding: Binding, item: Any, n_columns: int, clause: str) -> int | 
         return None
     if not is_negative and 0 < int(number.name) <= n_columns:
         return int(number.name) - 1
-    shown = f"{'-' * is_negative}{number.name}"
+    shown = f"{clause} {'-' * is_negative}{number.name}"
+    raise out_of_range(binding, number, f"{shown} is out of range: the SELECT list has", n_columns)
+
+
+def out_of_range(binding: Binding, number: Any, message: str, n_columns: int) -> Unanalysable:
+    """Report a position that is out of range, and return the error to raise.
+
+    Parameters
+    ----------
+    number
+        The position in the tree.
+    message
+        Its words, which the number of columns follows.
+    """
     counted = "1 column" if n_columns == 1 else f"{n_columns} columns"
-    message = f"{clause} {shown} is no column: the SELECT list has {counted}"
     hint = f"write a number from 1 to {n_columns}" if n_columns > 1 else "write the column"
-    binding.problems.append(Problem("position", message, binding.place(number), hint))
-    raise Unanalysable("of an invalid position")
+    place = binding.place(number)
+    binding.problems.append(Problem("position", f"{message} {counted}", place, hint))
+    return Unanalysable("of an invalid position")

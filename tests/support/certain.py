@@ -20,16 +20,16 @@ REFUSED: tuple[tuple[str, str, int, str, str], ...] = (
     *(
         (query, "position", column, message, "write")
         for query, column, message in (
-            ("SELECT a, count(*) n FROM t GROUP BY 3", 38, "GROUP BY 3 is no column"),
-            ("SELECT a, count(*) n FROM t GROUP BY a, (0)", 42, "GROUP BY 0 is no column"),
-            ("SELECT a, count(*) n FROM t GROUP BY a, -1", 42, "GROUP BY -1 is no column"),
-            ("SELECT a, count(*) n FROM t GROUP BY CUBE(1, 9)", 46, "GROUP BY 9 is no column"),
+            ("SELECT a, count(*) n FROM t GROUP BY 3", 38, "GROUP BY 3 is out of range"),
+            ("SELECT a, count(*) n FROM t GROUP BY a, (0)", 42, "GROUP BY 0 is out of range"),
+            ("SELECT a, count(*) n FROM t GROUP BY a, -1", 42, "GROUP BY -1 is out of range"),
+            ("SELECT a, count(*) n FROM t GROUP BY CUBE(1, 9)", 46, "GROUP BY 9 is out of range"),
             ("SELECT * FROM t GROUP BY 1", 26, "GROUP BY 1 counts columns"),
-            ("SELECT a, b FROM t ORDER BY 3", 29, "ORDER BY 3 is no column"),
+            ("SELECT a, b FROM t ORDER BY 3", 29, "ORDER BY 3 is out of range"),
             ("SELECT a, b FROM t ORDER BY a, - 5 DESC", 34, "the SELECT list has 2 columns"),
             ("SELECT * FROM t ORDER BY 55", 26, "the SELECT list has 8 columns"),
             ("SELECT a FROM t UNION ALL SELECT b FROM t ORDER BY 2", 52, "has 1 column"),
-            ("SELECT DISTINCT a FROM t ORDER BY 2", 35, "ORDER BY 2 is no column"),
+            ("SELECT DISTINCT a FROM t ORDER BY 2", 35, "ORDER BY 2 is out of range"),
         )
     ),
     *(

@@ -128,7 +128,7 @@ def test_a_number_beyond_the_columns_before_aggregate_is_an_error(number: str) -
     (error,) = compiled({"raw.sql": RAW, "q.sql": query}).errors
     assert error.code == "position"
     assert error.message == (
-        f"GROUP BY {number} is no column: the rows before AGGREGATE have 3 columns"
+        f"GROUP BY {number} is out of range: the rows before AGGREGATE have 3 columns"
     )
     assert (error.location.line, error.location.column) == (3, 15)
 
