@@ -19,9 +19,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from persist_assets.analysis.deltas.weights import netted
 from persist_assets.building.held_relations import SharedWork
 from persist_assets.building.reader import Slice, view_name
-from persist_assets.building.weights import netted
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
@@ -88,7 +88,7 @@ class ChangedTables:
     changes
         The changes of the tables that changed.
     states
-        The views of states, by the names that statements use.
+        The views of states, and of the maintained table, by the names that statements use.
     shared
         Counts the relations that other sources use, too.
     """

@@ -21,6 +21,7 @@ _HINTS: Mapping[str, str] = {
         " values of these can be computed again"
     ),
     r"of values that depend": "select the columns that the query groups or partitions by",
+    r"of a LIMIT by values": "select all columns of ORDER BY, too",
     r"of a LIMIT": "leave the LIMIT to the readers of the table, or rank the rows within a key",
     r"of a NOT IN": "write NOT EXISTS (SELECT … WHERE …)",
     r"of a subquery in the value before IN": "write EXISTS (SELECT … WHERE …)",

@@ -25,7 +25,9 @@ from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.program import change_of, merging
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import (
+    FEW_LEFT,
     ROW_WEIGHT,
+    TABLE,
     Merging,
     NoRule,
     Program,
@@ -50,6 +52,10 @@ as_duckdb = cache(_translated)
 
 class NotComparable(Exception):
     """DuckDB cannot run a statement."""
+
+
+class TooFew(Exception):
+    """Too few of the first rows are left: a build computes all rows then."""
 
 
 @dataclass(slots=True)
@@ -129,7 +135,7 @@ class Outcome:
     Attributes
     ----------
     method
-        How: ``none``, ``append``, ``keys`` or ``rows``.
+        How: ``none``, ``append``, ``keys`` or ``rows``; ``whole``: the program refused.
     differs
         Rows of the query changed.
     merged
@@ -229,8 +235,11 @@ class Maintained:
         self._nets = not self._nets  # builds net the changes of few rows
         self._load(changed, program or states)
         expected = self.scratch()
-        if method != "merged":
-            self._compare(changed, program, lambda: self.applied(program), expected)
+        try:
+            if method != "merged":
+                self._compare(changed, program, lambda: self.applied(program), expected)
+        except TooFew:
+            method = "whole"
         if states is not None:
             self._compare(changed, states, lambda: self._merged(states), expected)
         self.rows, self._has_states = expected, states is not None
@@ -411,8 +420,17 @@ class Maintained:
         """Return the rows that a program makes of the present ones."""
         if program is None:
             return self.rows
+        if quote(TABLE) in program.rows:
+            self._fill_table()
         self._prepare(program, program.rows)
-        rows = self.rows_of(program.rows)
+        self.database.execute("COMMIT; BEGIN")
+        try:
+            rows = self.rows_of(program.rows)
+        except NotComparable as error:
+            if FEW_LEFT in str(error.__cause__):
+                self.database.execute("ROLLBACK; BEGIN")
+                raise TooFew from error
+            raise
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))
             return _outside(self.rows, program.key_columns, keys) + rows
@@ -422,6 +440,16 @@ class Maintained:
             after[row[:-1]] += row[-1] * n
         assert all(n >= 0 for n in after.values()), f"rows that are not there go: {after}"
         return +after
+
+    def _fill_table(self) -> None:
+        """Let programs read the rows of the table."""
+        columns = [f"c{n}" for n in range(len(self.definition.block.columns))]
+        like = f"SELECT * FROM ({as_duckdb(self.query)}) AS t({', '.join(columns)}) LIMIT 0"
+        self.database.execute(f"CREATE OR REPLACE TEMP TABLE {_name(TABLE)} AS {like}")
+        marks = ", ".join("?" for _ in columns)
+        if self.rows:
+            insert = f"INSERT INTO {_name(TABLE)} VALUES ({marks})"
+            self.database.executemany(insert, [*self.rows.elements()])
 
     def _explained(self, changed: Sequence[str], program: Program | Merging | None) -> str:
         tables = [f"{t}: {self.tables.old[t]} to {self.tables.new[t]}" for t in self.reads]

@@ -6,7 +6,7 @@ change of each table below it, and what it raises is the node's obstacle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import (
@@ -22,6 +22,7 @@ from persist_assets.analysis.algebra import (
     Window,
     walk,
 )
+from persist_assets.analysis.deltas.first_rows import first_rows_of
 from persist_assets.analysis.deltas.merging import mergeable_in, unmergeable, with_sets_apart
 from persist_assets.analysis.deltas.program import change_of
 from persist_assets.analysis.deltas.relations import Relations, equated_columns
@@ -51,12 +52,21 @@ _MOST_RUNS = 400
 _SAME = "the same over the changed rows"
 _JOINED = "the changed rows of each table are joined with the others"
 _NOTHING_ADDED = "rows without a match add nothing to the groups"
+_ORDERED = "the table's rows and the changed rows are ordered again, while enough rows are left"
 _AGAIN = "the rows with touched values are computed again"
 
 
 def node_rules(query: Staged) -> tuple[NodeRule, ...]:
     """Return the rules of the nodes of a query, the outermost first."""
-    return tuple(_Explaining(query).nodes())
+    try:
+        first = first_rows_of(query)
+    except NoRule:
+        first = None
+    if first is None:
+        return tuple(_Explaining(query, query.block).nodes())
+    text = Words(query.block).node(first.node)
+    rule = _rule(0, text, _ORDERED, first.node.place)
+    return (rule, *_Explaining(query, first.below.block).nodes(1))
 
 
 def whole_rule(error: NoRule) -> NodeRule:
@@ -80,8 +90,20 @@ class _Obstacle:
 
 
 class _Explaining:
-    def __init__(self, query: Staged) -> None:
-        self._query, self._words = query, Words(query.block)
+    """Finds the rules of the nodes of a query.
+
+    Parameters
+    ----------
+    whole
+        The query.
+    block
+        Its algebra without the LIMIT of the whole query, if that has a rule.
+    """
+
+    def __init__(self, whole: Staged, block: Block) -> None:
+        self._whole = whole
+        self._query = query = replace(whole, block=block)
+        self._words = Words(block)
         self._tables = _tables_of(query.block)
         self._rules = Rules(query, self._relations(self._tables))
         parts = (p for p in walk(query.block) if isinstance(p, _PARTS))
@@ -93,9 +115,16 @@ class _Explaining:
         self._unplaced: dict[str, NoRule] = {}
         self._states = mergeable_in(with_sets_apart(query))
 
-    def nodes(self) -> Iterator[NodeRule]:
+    def nodes(self, depth: int = 0) -> Iterator[NodeRule]:
+        """Yield the rules.
+
+        Parameters
+        ----------
+        depth
+            The number of nodes around all of them.
+        """
         self._find_obstacles()
-        yield from self._of_block(self._query.block, 0)
+        yield from self._of_block(self._query.block, depth)
         yield from map(whole_rule, self._unplaced.values())
 
     def _relations(self, changed: frozenset[SourceID]) -> Relations:
@@ -110,13 +139,15 @@ class _Explaining:
         nodes = [n for n in every if isinstance(n, _NODES)]
         nodes = nodes if len(nodes) * len(self._tables) <= _MOST_RUNS else []
         changes = {t: frozenset((t,)) for t in sorted(self._tables)}
+        for table in changes:
+            self._note(table, first_rows_of, self._whole)
         for table, one in changes.items():
             rules = Rules(self._query, self._relations(one))
             self._note(table, rules.block, self._query.block)
             for node in nodes:
                 self._note(table, rules.node, node)
         for table, one in changes.items():
-            self._note(table, change_of, self._query, one)
+            self._note(table, change_of, self._whole, one)
 
     def _note(self, table: SourceID, derive: Callable[..., object], *args: object) -> None:
         """Record the obstacle that deriving the change of a table raises, if any."""

@@ -260,7 +260,7 @@ class Printer:
         items = ", ".join(f"c{k}" for k in range(n))
         text = f"SELECT {items} FROM ({text})"
         if block.order:
-            keys = [f"c{n + k}{_direction(s)}" for k, s in enumerate(block.order)]
+            keys = [f"c{n + k}{direction(s)}" for k, s in enumerate(block.order)]
             text += f" ORDER BY {', '.join(keys)}"
         text += f" LIMIT {self.expr(count)}" if count else ""
         return text + (f" OFFSET {self.expr(offset)}" if offset else "")
@@ -284,7 +284,7 @@ class Printer:
             case Window(function, partition, order, frame):
                 keys = [f"PARTITION BY {self._list(partition, names)}"] if partition else []
                 if order:
-                    sorts = (f"{self.expr(s.by, names)}{_direction(s)}" for s in order)
+                    sorts = (f"{self.expr(s.by, names)}{direction(s)}" for s in order)
                     keys.append(f"ORDER BY {', '.join(sorts)}")
                 keys += [self._frame(frame, names)] if frame else []
                 return f"{self.expr(function, names)} OVER ({' '.join(keys)})"
@@ -366,7 +366,8 @@ _UNIT_FIRST = {
 }
 
 
-def _direction(sort: Sort) -> str:
+def direction(sort: Sort) -> str:
+    """Return the direction of a key of ORDER BY, with a space before it."""
     way = "DESC" if sort.descending else "ASC"
     return f" {way} NULLS {'FIRST' if sort.nulls_first else 'LAST'}"
 

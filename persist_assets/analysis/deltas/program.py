@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Block, Given, walk
+from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.first_rows import first_rows_of
 from persist_assets.analysis.deltas.keys import keys_of
 from persist_assets.analysis.deltas.merging import merging_of
 from persist_assets.analysis.deltas.printing import used_columns
@@ -47,10 +49,19 @@ def change_of(
     NoRule
         A node of the query has no rule.
     """
+    first = first_rows_of(query)
+    if first is not None:
+        query = first.below
     relations = Relations(changed, grown, equated_columns(query.block, query.types))
     rules = Rules(query, relations)
     if not relations.is_changed(query.block):
         return None
+    if first is not None:
+        exact = Exactness(query.types)
+        if not exact.of_query(query.block):
+            raise exact.refusal()
+        terms = rules.block(query.block)
+        return _program(query, relations, first.change(union(terms))) if terms else None
     keyed = keys_of(query, relations)
     if keyed is not None:
         return _by_keys(query, relations, rules, keyed)

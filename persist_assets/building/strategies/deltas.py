@@ -8,9 +8,11 @@ computing everything, all rows are computed.
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from persist_assets.analysis.deltas.weights import netted
 from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.stages import Computed
 from persist_assets.building.strategies.by_keys import key_names, replace_by_call
@@ -19,10 +21,17 @@ from persist_assets.building.strategies.kept_keys import kept_keys
 from persist_assets.building.strategies.keys import Keys, count_having
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
-from persist_assets.building.weights import netted
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, StorageError
-from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Merging, NoRule, Program
+from persist_assets.core.model.deltas import (
+    FEW_LEFT,
+    ROW_WEIGHT,
+    TABLE,
+    WEIGHT,
+    Merging,
+    NoRule,
+    Program,
+)
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import mismatch
@@ -81,10 +90,17 @@ class Delta:
         assert isinstance(tables.program, Program)
         if tables.program.keys is not None:
             return self._by_keys(task, tables, tables.program, read)
+        if tables.program.reads_table:
+            _show_table(task, tables, base)
         rows = tables.run(tables.program.rows)
         if tables.program.only_adds:
             return self._added(task, tables, named(task, rows.drop(WEIGHT), base.columns))
-        return self._by_rows(task, tables, rows)
+        try:
+            return self._by_rows(task, tables, rows)
+        except BuildError as error:
+            if FEW_LEFT in error.message:
+                raise BuildError(FEW_LEFT) from error
+            raise
 
     def _by_keys(
         self,
@@ -194,6 +210,14 @@ def narrowed(
     except NoRule as error:
         raise BuildError(error.why) from error
     return narrower and ChangedTables(task.reader, narrower, read, changes, shared=task.shared)
+
+
+def _show_table(task: Task, tables: ChangedTables, base: Snapshot) -> None:
+    """Make the rows of the table readable by statements, as they are before the build."""
+    rows = task.reader.load_snapshot(base)
+    numbered = rows.toDF(*(f"c{n}" for n in range(len(rows.columns))))
+    view = f"former~{uuid.uuid4().hex[:12]}"
+    tables.states[TABLE] = task.reader.engine.view(view, lambda: numbered)
 
 
 def _remaining(name: str, columns: Sequence[tuple[str, str | None]]) -> str:

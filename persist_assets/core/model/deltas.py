@@ -74,6 +74,16 @@ def state_name(version: str, number: int) -> str:
     return f"{version}:{number}"
 
 
+TABLE = "former:rows"
+"""The name by which statements read the rows that the maintained table has before the build.
+
+Their columns are ``c0``, ``c1``, …. Held relations do not read it, because sources share them.
+"""
+
+FEW_LEFT = "too few of its first rows are left"
+"""The message of a statement that cannot tell which rows of its query come first after a change."""
+
+
 class NoRule(Exception):
     """The change of a query cannot be computed.
 
@@ -150,7 +160,8 @@ class Program:
         Relations to compute first, by name, each after those that it reads.
     rows
         The changed rows: columns ``c0``, ``c1``, …, and their `WEIGHT`. With `keys`, all rows that
-        the table has with these keys, without a weight. Empty if a function computes them.
+        the table has with these keys, without a weight. Empty if a function computes them. It may
+        read the rows of the table; see `TABLE`.
     columns
         By table, the numbers and names of the columns that the query uses.
     probes
@@ -177,6 +188,11 @@ class Program:
     def method(self) -> Literal["append", "keys"]:
         """Return by which method a table is maintained with it."""
         return "append" if self.only_adds else "keys"
+
+    @property
+    def reads_table(self) -> bool:
+        """Whether it reads the rows that the table has before."""
+        return f"`{TABLE}`" in self.rows
 
     @property
     def statements(self) -> tuple[str, ...]:

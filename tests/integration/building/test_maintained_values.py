@@ -170,6 +170,57 @@ def test_rows_differ_if_a_null_comes_to_the_query_of_an_in(
         assert [name for name, method in methods.items() if method == "whole"] == ["negated"]
 
 
+OF_FIRST = {
+    "best": "SELECT k, y, t FROM z ORDER BY y DESC NULLS LAST, k LIMIT 4",
+    "named": "SELECT z.k, y.n FROM z JOIN y ON z.k = y.k ORDER BY n, k LIMIT 3",
+}
+"""Queries that end with ORDER BY … LIMIT."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T23")
+def test_the_first_rows_follow_changes_while_enough_are_left(
+    make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "CREATE TABLE z (k INT, y DOUBLE, t STRING) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE y (k INT, n INT) USING delta LOCATION 'raw/y';\n"
+    text += "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {query};\n" for n, query in OF_FIRST.items())
+    root = make_project({"m.sql": text})
+    y, z = root / "raw" / "y", root / "raw" / "z"
+
+    def rows(*values: tuple[int, float | None, str]) -> pa.Table:
+        k, y, t = zip(*values, strict=True)
+        return pa.table({"k": pa.array(k, pa.int32()), "y": pa.array(y, pa.float64()), "t": t})
+
+    write_deltalake(z, rows(*((n, n / 2, "abc"[n % 3]) for n in range(12))))
+    write_deltalake(y, integers(k=range(12), n=[*range(12)]))
+    names = [*OF_FIRST]
+    build(enter(root), names)
+
+    def follow(change: Callable[[], object], *expected: str) -> None:
+        change()
+        methods = build(enter(root), names)
+        print(methods)
+        assert [*methods.values()] == [*expected]
+
+    more = rows((20, 0.0, "a"), (21, -0.0, "b"), (22, 9.5, "c"), (23, 99.0, "c"), (24, None, "c"))
+    follow(lambda: write_deltalake(z, more, mode="append"), "keys", "stamp")
+    # One row of the first ones goes, and one comes.
+    other = {"y": "7.5"}
+    follow(lambda: DeltaTable(z).update(other, predicate="k IN (2, 22)"), "keys", "stamp")
+    # A row after the first ones goes.
+    follow(lambda: DeltaTable(z).delete("k = 20"), "stamp", "stamp")
+    follow(lambda: DeltaTable(y).update({"n": "-1"}, predicate="k = 5"), "reuse", "keys")
+    assert "is computed in full" not in caplog.text
+    # More of the first rows go than come, so others follow.
+    follow(lambda: DeltaTable(z).delete("k IN (0, 23)"), "whole", "whole")
+    assert "`m/best` is computed in full: too few of its first rows are left" in caplog.text
+    follow(lambda: DeltaTable(z).delete("k NOT IN (2, 11)"), "whole", "whole")
+    # A table with fewer rows than its LIMIT has all rows of the query.
+    follow(lambda: DeltaTable(z).delete("k = 11"), "keys", "keys")
+    follow(lambda: write_deltalake(z, more, mode="append"), "append", "stamp")
+
+
 @pytest.mark.slow
 @pytest.mark.proves("T8")
 def test_groups_are_merged_if_windows_do_not_follow_from_the_watermark(

@@ -128,18 +128,25 @@ def test_each_kind_of_node_has_its_rule(query: str, node: str, rule: str) -> Non
     ("query", "line", "node", "reason", "hint"),
     [
         (
-            "SELECT id\nFROM t\nORDER BY ts\nLIMIT 10",
-            5,
+            "SELECT id, count(*) AS n FROM (\nSELECT id\nFROM t\nORDER BY ts\nLIMIT 10)\nGROUP BY id",
+            6,
             "LIMIT 10",
             "of a LIMIT",
             "leave the LIMIT",
         ),
         (
-            "SELECT id FROM t\nORDER BY ts\nLIMIT 10 OFFSET 5",
+            "SELECT id FROM t\nORDER BY ts\nLIMIT 10",
+            4,
+            "LIMIT 10",
+            "of a LIMIT by values that the query does not select",
+            "select all columns of ORDER BY",
+        ),
+        (
+            "SELECT id, ts FROM t\nORDER BY ts\nLIMIT 10 OFFSET 5",
             4,
             "LIMIT 10 OFFSET 5",
-            "of a LIMIT",
-            "",
+            "of a LIMIT with an OFFSET",
+            "leave the LIMIT",
         ),
         (
             "SELECT id,\n  rank() OVER (ORDER BY n) AS r\nFROM t",
@@ -270,10 +277,24 @@ def test_the_nodes_are_nested_as_in_the_query() -> None:
     ]
 
 
+@pytest.mark.proves("T11", "T23")
+def test_the_last_limit_of_a_query_has_a_rule_and_so_have_the_nodes_below() -> None:
+    query = "SELECT usr, sum(n) AS s FROM t\nGROUP BY usr\nORDER BY s DESC, usr\nLIMIT 3"
+    limit, groups = rules(query)
+    assert (limit.depth, limit.node, limit.location and limit.location.line) == (0, "LIMIT 3", 5)
+    assert limit.rule.endswith("are ordered again, while enough rows are left")
+    assert (groups.depth, groups.node, groups.is_merged) == (1, "GROUP BY usr", True)
+    limit, groups = rules(query.replace("sum(n)", "avg(n)"))
+    assert (limit.obstacle, groups.obstacle) == (
+        None,
+        "of avg(), whose last digits may depend on the order of rows",
+    )
+
+
 @pytest.mark.proves("T11")
 def test_a_refusal_names_the_place_of_its_node() -> None:
-    error = refusal("SELECT id\nFROM t\nORDER BY ts\nLIMIT 3")
-    assert error.why == "there is no rule because of a LIMIT (sources/q.sql:5)"
+    error = refusal("SELECT id\nFROM t\nORDER BY ts\nLIMIT 3 OFFSET 1")
+    assert error.why == "there is no rule because of a LIMIT with an OFFSET (sources/q.sql:5)"
     error = refusal("SELECT usr,\n max(n) AS m\nFROM t\nGROUP BY usr", merges=True)
     assert error.why == (
         "there is no rule because of max(), which cannot be merged if rows go (sources/q.sql:5)"

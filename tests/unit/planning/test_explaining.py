@@ -86,7 +86,8 @@ TIMED = "refresh=incremental watermark="
         ("SELECT id, rand() AS r FROM t", "", {"t": ("whole", "whole")}),
         ("SELECT usr, name FROM files", "", {"files": ("append", "whole")}),
         ("SELECT usr, name FROM db", "", {"db": ("whole", "whole")}),
-        ("SELECT id FROM t ORDER BY id LIMIT 5", "", {"t": ("whole", "whole")}),
+        ("SELECT id FROM t ORDER BY id LIMIT 5", "", {"t": ("keys ", "keys ")}),
+        ("SELECT id FROM t ORDER BY id LIMIT 5 OFFSET 1", "", {"t": ("whole", "whole")}),
         (
             "SELECT id FROM t WHERE usr NOT IN (SELECT usr FROM u)",
             "",
@@ -213,12 +214,12 @@ def test_the_document_needs_no_ledger() -> None:
 def test_warnings_name_only_sources_that_no_build_can_update_incrementally() -> None:
     project = project_of(
         f"--@ persist refresh=strict\nCREATE VIEW totals AS {GROUPED}",
-        "--@ persist refresh=strict\nCREATE VIEW first AS\nSELECT id FROM t ORDER BY id\nLIMIT 5",
-        "--@ persist refresh=incremental\nCREATE VIEW some AS\nSELECT id FROM t ORDER BY id LIMIT 5",
+        "--@ persist refresh=strict\nCREATE VIEW first AS\nSELECT id FROM t ORDER BY id\nLIMIT 5 OFFSET 1",
+        "--@ persist refresh=incremental\nCREATE VIEW some AS\nSELECT id FROM t ORDER BY id LIMIT 5 OFFSET 1",
         "--@ persist\nCREATE VIEW auto AS SELECT id FROM t ORDER BY id LIMIT 5",
     )
     strict, incremental = never_followed(project)
-    because = "there is no rule because of a LIMIT"
+    because = "there is no rule because of a LIMIT with an OFFSET"
     assert strict.message == (
         "with refresh=strict, only the first build of `first` and builds with --full-refresh"
         f" succeed: {because} (sources/q.sql:6)"

@@ -51,7 +51,7 @@ SIZES = {T: Volume(5000, 500 * MB), U: Volume(7, 3 * MB)}
 WHOLE = Cost("whole", 40.0, 10, 100)
 JOINED = "SELECT id, name FROM t JOIN u USING (usr)"
 GROUPED = "SELECT usr, sum(f) AS s FROM t GROUP BY usr"
-LIMITED = "SELECT id FROM t\nORDER BY id\nLIMIT 5"
+LIMITED = "SELECT id FROM t\nORDER BY id\nLIMIT 5 OFFSET 1"
 
 
 def project_of(query: str, annotation: str = "") -> Project:
@@ -395,7 +395,7 @@ def test_a_fast_table_is_maintained_incrementally_if_that_was_measured_to_be_fas
 def test_a_plan_names_the_line_that_prevents_an_incremental_build() -> None:
     made = project_of(LIMITED)
     step = step_of(made, after(made, {T: GREW}))
-    assert step.why == "there is no rule because of a LIMIT (sources/a.sql:7)"
+    assert step.why == "there is no rule because of a LIMIT with an OFFSET (sources/a.sql:7)"
     assert f"the data of t changed; {step.why} [reads up to 500.0 MB (5,000 rows)]" in shown(
         made, step
     )
