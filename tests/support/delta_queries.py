@@ -48,7 +48,11 @@ class DeltaWriter(Writer):
         for i in range(self.one_of(0, 0, 0, 1, 2)):
             texts[f"q{i}"], columns = self.query(self.one_of(0, 1))
             self.ctes[f"q{i}"] = columns
-        query, _ = self.query(self.one_of(0, 1, 1, 2))
+        query, outs = self.query(self.one_of(0, 1, 1, 2))
+        if self.draw.random() < 0.12:
+            ways = ("", " DESC", " NULLS LAST", " DESC NULLS FIRST")
+            order = [f"{o}{self.one_of(*ways)}" for o in self.draw.sample(outs, len(outs))]
+            query += f" ORDER BY {', '.join(order)} LIMIT {self.one_of(1, 2, 3, 5)}"
         defined = ""
         for name, text in reversed(texts.items()):
             if f" {name} " in f"{defined}{query}":

@@ -231,6 +231,30 @@ MUTATIONS = (
         "replaced = False",
     ),
     _deltas(
+        "the first rows are certain only up to the last row of the table",
+        "first_rows.py",
+        "AND {weight} > 0 AND place <= last_place",
+        "AND {weight} > 0",
+    ),
+    _deltas(
+        "a table with fewer rows than its LIMIT has all rows of the query",
+        "first_rows.py",
+        "IF(n_former < {self.n_rows}, least > 0, n_certain >= {self.n_rows})",
+        "n_certain >= {self.n_rows}",
+    ),
+    _deltas(
+        "rows of the table that went are not among its first rows",
+        "first_rows.py",
+        "UNION ALL SELECT {items}, 1 AS {weight} FROM {table}\"\n        )\n        # Of",
+        "UNION ALL SELECT {items}, 2 AS {weight} FROM {table}\"\n        )\n        # Of",
+    ),
+    _deltas(
+        "values that depend on the order of rows have no first rows",
+        "program.py",
+        "if not exact.of_query(query.block):",
+        "if False:",
+    ),
+    _deltas(
         "windows over groups change rows of other keys",
         "merging.py",
         "if instance is None or windows_in(exprs):",
