@@ -29,9 +29,9 @@ _HINTS: Mapping[str, str] = {
         "compute it by CASE WHEN … IN (SELECT …) THEN TRUE ELSE FALSE END, or persist its source"
     ),
     r"of IN or NOT IN": "write EXISTS or NOT EXISTS (SELECT … WHERE …)",
-    r"of a subquery that is the same": (
-        "persist the subquery as a source of its own: then all rows are computed only when"
-        " its value changes"
+    r"of a subquery without an equality": (
+        "compare a column of the subquery with one of the outer query by =; if it has one result"
+        " for all rows, write (SELECT count(*) FROM …) > 0"
     ),
     r"of a subquery with conditions": (
         "put all conditions of the subquery on the outer query into one WHERE"

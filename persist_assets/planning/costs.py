@@ -36,6 +36,8 @@ _SEARCHED_BYTES_PER_S = 1e9
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
+_MOST_GUARDED = 0.1
+"""The most of the time to compute all rows that may be lost on guards, if one of them has a row."""
 _COPIED_BYTES_PER_S = 150e6
 """Bytes of files that are copied from another environment's table."""
 
@@ -159,7 +161,7 @@ def estimate(
         delta_s += change.changed_bytes / rate
         n_searches = len({p.columns for p in program.probes.values() if p.table == source_id})
         delta_s += change.total_bytes * n_searches / _SEARCHED_BYTES_PER_S
-        delta_s += change.total_bytes * _n_reads(program, source_id) / _READ_BYTES_PER_S
+        delta_s += change.total_bytes * _n_reads(program.statements, source_id) / _READ_BYTES_PER_S
     if isinstance(program, Merging) or not program.only_adds:
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
     if copies and not isinstance(program, Merging):
@@ -168,10 +170,23 @@ def estimate(
     return Estimates(whole_s, corrected, is_measured, by_size_s=delta_s)
 
 
-def _n_reads(program: Program | Merging, table: SourceID) -> int:
-    """Return how often a program reads all rows of a table."""
+def _n_reads(texts: Iterable[str], table: SourceID) -> int:
+    """Return how often statements read all rows of a table."""
     names = [quote(relation_name(version, table)) for version in ("now", "old", "new")]
-    return sum(text.count(name) for text in program.statements for name in names)
+    return sum(text.count(name) for text in texts for name in names)
+
+
+def dear_guards(
+    program: Program | Merging, changes: Mapping[SourceID, Change], whole_s: float
+) -> float | None:
+    """Return the seconds that the guards of a program take; None: they are cheap.
+
+    If a guard has a row, all rows are computed after it.
+    """
+    texts = [program.held[guard] for guard in program.guards]
+    read = sum(c.total_bytes * _n_reads(texts, table) for table, c in changes.items())
+    guards_s = read / _READ_BYTES_PER_S
+    return guards_s if guards_s > _MOST_GUARDED * whole_s else None
 
 
 def _correction(costs: Sequence[Cost], n_builds: int = 2, default: float = 1.0) -> float:

@@ -16,6 +16,7 @@ from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.plans import Increment
 from persist_assets.planning.by_keys import unfit_keys
 from persist_assets.planning.costs import (
+    dear_guards,
     estimate,
     is_quick,
     is_too_small,
@@ -26,14 +27,15 @@ from persist_assets.planning.costs import (
 from persist_assets.planning.volumes import UNKNOWN, total
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.plans import Change, Estimates, Volume
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.snapshots import Cost, Snapshot
     from persist_assets.core.model.sources import Source
+    from persist_assets.planning.costs import Experience
     from persist_assets.planning.world import World
 
 log = logging.getLogger(__name__)
@@ -128,24 +130,50 @@ def maintained(
         return None
     known, copies = world.experience, base.table in world.foreign
     expected = estimate(program, base, certain, costs, copies=copies, experience=known)
-    if by_cost and not expected.prefers_delta:
-        why = (
+    if by_cost:
+        guards_s = dear_guards(program, certain, expected.whole_s)
+        n_bytes = total(world.sizes.get(s, UNKNOWN) for s in changes).bytes
+        why = _why_dearer(expected, costs, known, n_bytes, guards_s)
+        if why is not None:
+            return Refusal(why, expected)
+    return Increment(base, changes=changed, program=program, expected=expected)
+
+
+def _why_dearer(
+    expected: Estimates,
+    costs: Sequence[Cost],
+    known: Experience,
+    n_bytes: int | None,
+    guards_s: float | None,
+) -> str | None:
+    """Return why all rows are computed although a program computes fewer; None: they are not.
+
+    Parameters
+    ----------
+    n_bytes
+        The size of all tables that are read; None: unknown.
+    guards_s
+        The seconds that the guards of the program take, if they are too long.
+    """
+    if not expected.prefers_delta:
+        return (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
         )
-        return Refusal(why, expected)
-    n_bytes = total(world.sizes.get(s, UNKNOWN) for s in changes).bytes
-    if by_cost and is_too_small(costs, n_bytes):
+    if guards_s is not None:
+        return (
+            f"computing all rows takes {expected.whole_s:.1f} s, and only to see whether the value"
+            f" of a subquery changed for all of them takes about {guards_s:.1f} s"
+        )
+    if is_too_small(costs, n_bytes):
         last = "the last time" if len(costs) > 1 else "the first time"
-        why = f"its inputs are small, and computing all rows took {expected.whole_s:.1f} s {last}"
-        return Refusal(why, expected)
-    if by_cost and is_worth_measuring(expected, costs, known):
-        why = (
+        return f"its inputs are small, and computing all rows took {expected.whole_s:.1f} s {last}"
+    if is_worth_measuring(expected, costs, known):
+        return (
             f"computing rows that can differ takes about {expected.delta_s:.1f} s, and computing"
             f" all rows took {expected.whole_s:.1f} s the first time; it is measured once more"
         )
-        return Refusal(why, expected)
-    return Increment(base, changes=changed, program=program, expected=expected)
+    return None
 
 
 def _sized(change: Change, size: Volume) -> Change:

@@ -54,8 +54,8 @@ class NotComparable(Exception):
     """DuckDB cannot run a statement."""
 
 
-class TooFew(Exception):
-    """Too few of the first rows are left: a build computes all rows then."""
+class Refused(Exception):
+    """A build computes all rows: too few of the first ones are left, or a shared value changed."""
 
 
 @dataclass(slots=True)
@@ -235,14 +235,18 @@ class Maintained:
         self._nets = not self._nets  # builds net the changes of few rows
         self._load(changed, program or states)
         expected = self.scratch()
+        self._has_states = states is not None
         try:
             if method != "merged":
                 self._compare(changed, program, lambda: self.applied(program), expected)
-        except TooFew:
+        except Refused:
             method = "whole"
-        if states is not None:
-            self._compare(changed, states, lambda: self._merged(states), expected)
-        self.rows, self._has_states = expected, states is not None
+        try:
+            if states is not None:
+                self._compare(changed, states, lambda: self._merged(states), expected)
+        except Refused:
+            self._has_states, method = False, "whole" if method == "merged" else method
+        self.rows = expected
         return Outcome(method, before != expected, states is not None)
 
     def _compare(
@@ -317,6 +321,8 @@ class Maintained:
         for name, sql in program.held.items():
             self._probe(program, sql)
             self._hold(name, sql)
+        if any(self.rows_of(f"SELECT * FROM {quote(guard)}") for guard in program.guards):
+            raise Refused
         for text in texts:
             self._probe(program, text)
 
@@ -429,7 +435,7 @@ class Maintained:
         except NotComparable as error:
             if FEW_LEFT in str(error.__cause__):
                 self.database.execute("ROLLBACK; BEGIN")
-                raise TooFew from error
+                raise Refused from error
             raise
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))

@@ -245,14 +245,38 @@ MUTATIONS = (
     _deltas(
         "rows of the table that went are not among its first rows",
         "first_rows.py",
-        "UNION ALL SELECT {items}, 1 AS {weight} FROM {table}\"\n        )\n        # Of",
-        "UNION ALL SELECT {items}, 2 AS {weight} FROM {table}\"\n        )\n        # Of",
+        'UNION ALL SELECT {items}, 1 AS {weight} FROM {table}"\n        )\n        # Of',
+        'UNION ALL SELECT {items}, 2 AS {weight} FROM {table}"\n        )\n        # Of',
     ),
     _deltas(
         "values that depend on the order of rows have no first rows",
         "program.py",
         "if not exact.of_query(query.block):",
         "if False:",
+    ),
+    _deltas(
+        "a value that all rows share must stay the same",
+        "relations.py",
+        "            self.guards.append(guard)",
+        "            pass",
+    ),
+    _deltas(
+        "a value that all rows share is compared with its former one",
+        "relations.py",
+        "for version in (NEW, OLD))\n        same",
+        "for version in (NEW, NEW))\n        same",
+    ),
+    _deltas(
+        "a value that all rows share does not depend on the order of rows",
+        "relations.py",
+        "if not exact.of_query(subquery.block):",
+        "if False:",
+    ),
+    _deltas(
+        "a query of which only a shared value may change is followed",
+        "program.py",
+        "    if not relations.guards:\n",
+        "    if not query.block.order:\n",
     ),
     _deltas(
         "windows over groups change rows of other keys",
@@ -366,8 +390,8 @@ MUTATIONS = (
     _deltas(
         "subqueries tested before one are as they are",
         "rules.py",
-        "            versions[id(subquery)] = NEW\n",
-        "",
+        "            versions[id(subquery)] = NEW\n        return texts",
+        "        return texts",
     ),
     _deltas(
         "subqueries tested after one are as they were",
@@ -533,10 +557,10 @@ MUTATIONS = (
         "reduce = self._reduced",
     ),
     _deltas(
-        "a subquery is the same for all rows",
+        "a subquery without equalities has no rule",
         "rules.py",
-        '        if not blocks:\n            raise NoRule("of a subquery that is',
-        "        if subquery.kind == 'none':\n            raise NoRule(\"of a subquery that is",
+        '        if not blocks:\n            raise NoRule("of a subquery without',
+        "        if subquery.kind == 'none':\n            raise NoRule(\"of a subquery without",
     ),
     _deltas(
         "a left join follows its right side",

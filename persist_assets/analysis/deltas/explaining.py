@@ -53,6 +53,7 @@ _SAME = "the same over the changed rows"
 _JOINED = "the changed rows of each table are joined with the others"
 _NOTHING_ADDED = "rows without a match add nothing to the groups"
 _ORDERED = "the table's rows and the changed rows are ordered again, while enough rows are left"
+_ONE_VALUE = "if it has another value than before, all rows are computed"
 _AGAIN = "the rows with touched values are computed again"
 
 
@@ -205,8 +206,11 @@ class _Explaining:
 
     def _subquery(self, subquery: Subquery, block: Block, depth: int) -> NodeRule:
         try:
-            keys = self._words.exprs(self._rules.keys_of(subquery, block))
-            rule = f"the rows whose key ({keys}) is touched are computed again"
+            if self._rules.has_one_value(subquery):
+                rule = _ONE_VALUE
+            else:
+                keys = self._words.exprs(self._rules.keys_of(subquery, block))
+                rule = f"the rows whose key ({keys}) is touched are computed again"
         except NoRule:
             rule = ""
         return self._judged(subquery, depth, self._words.expr(subquery), rule)

@@ -340,7 +340,15 @@ def merging_of(
     # All rows are computed again: rows with other keys stay the same only if they are exact.
     is_exact = Exactness(query.types, nodes).of_query(query.block)
     keys = _shown_keys(query.block, nodes) if is_exact else ()
-    return Merging(states, text, dict(relations.held), columns, relations.probes, keys)
+    return Merging(
+        states=states,
+        rows=text,
+        held=dict(relations.held),
+        columns=columns,
+        probes=relations.probes,
+        key_columns=keys,
+        guards=tuple(relations.guards),
+    )
 
 
 def _shown_keys(block: Block, nodes: Sequence[Aggregate]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from persist_assets.analysis.deltas.relations import (
 )
 from persist_assets.analysis.deltas.rules import Rules
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import Merging, Program
+from persist_assets.core.model.deltas import WEIGHT, Merging, Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,15 +60,25 @@ def change_of(
         exact = Exactness(query.types)
         if not exact.of_query(query.block):
             raise exact.refusal()
-        terms = rules.block(query.block)
-        return _program(query, relations, first.change(union(terms))) if terms else None
-    keyed = keys_of(query, relations)
+    keyed = keys_of(query, relations) if first is None else None
     if keyed is not None:
         return _by_keys(query, relations, rules, keyed)
     terms = rules.block(query.block)
     if not terms:
-        return None
+        return _unchanged(query, relations)
+    if first is not None:
+        return _program(query, relations, first.change(union(terms)))
     return _program(query, relations, union(terms), only_adds=rules.only_adds)
+
+
+def _unchanged(query: Staged, relations: Relations) -> Program | None:
+    """Return the program of a query whose rows do not change; None if that is certain."""
+    if not relations.guards:
+        return None
+    items = "".join(f"c{k}, " for k in range(len(query.block.columns)))
+    rows = relations.printer(NEW).block(query.block)
+    text = f"SELECT {items}0 AS {WEIGHT} FROM ({rows}) LIMIT 0"
+    return _program(query, relations, text, only_adds=True)
 
 
 def _program(
@@ -80,8 +90,17 @@ def _program(
     *,
     only_adds: bool = False,
 ) -> Program:
-    held, columns = _needed(relations, text, keys or ""), used_of_tables(query.block)
-    return Program(held, text, columns, relations.probes, keys, tuple(numbers), only_adds)
+    guards = tuple(relations.guards)
+    return Program(
+        held=_needed(relations, text, keys or "", *guards),
+        rows=text,
+        columns=used_of_tables(query.block),
+        probes=relations.probes,
+        keys=keys,
+        key_columns=tuple(numbers),
+        only_adds=only_adds,
+        guards=guards,
+    )
 
 
 def merging(
@@ -107,7 +126,7 @@ def _by_keys(query: Staged, relations: Relations, rules: Rules, keyed: Keyed) ->
     """Return the program that computes the rows with touched keys again."""
     keys = rules.touched(keyed.rows, keyed.exprs)
     if keys is None:
-        return None
+        return _unchanged(query, relations)
     columns, numbers = query.block.columns, keyed.numbers
     by_number = {k: columns[n].expr for k, n in enumerate(numbers)}
     restricted = restrictions(query.block, by_number, keys, query.types)

@@ -12,11 +12,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Block, Given, Outer, Ref, Subquery, walk
+from persist_assets.analysis.deltas.exactness import Exactness
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.pushing import equalities
 from persist_assets.analysis.deltas.staging import outermost
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Probe, probe_name, relation_name
+from persist_assets.core.spark_types import is_loose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,6 +62,8 @@ class Relations:
         Relations to compute first, by name, each after those that it reads.
     probes
         Rows of changed tables by keys, by digest.
+    guards
+        Held relations that must be empty: the rules assume so.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Relations:
         self.changed, self.grown, self._classes = changed, grown, classes
         self.held: dict[str, str] = {}
         self.probes: dict[str, Probe] = {}
+        self.guards: list[str] = []
         self._origins: dict[str, frozenset[Column]] = {}
         self._reads: dict[int, frozenset[str]] = {}
         self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
@@ -95,6 +100,25 @@ class Relations:
         if columns and None not in columns:
             self._origins[name] = frozenset(c for c in columns if c is not None)
         return name
+
+    def expect_same(self, subquery: Subquery, types: Types) -> None:
+        """Let the rules assume that a scalar subquery has the same value as before.
+
+        Raises
+        ------
+        NoRule
+            Its value depends on the order of rows.
+        """
+        exact = Exactness(types)
+        if not exact.of_query(subquery.block):
+            raise exact.refusal()
+        new, old = (self.printer(version).expr(subquery) for version in (NEW, OLD))
+        same = f"{new} <=> {old}"
+        if is_loose(types.of(subquery.block.columns[0].expr)):  # 0.0 equals -0.0
+            same += f" AND CAST({new} AS STRING) <=> CAST({old} AS STRING)"
+        guard = self.hold("guard", f"SELECT 1 AS c0 WHERE NOT ({same})")
+        if guard not in self.guards:
+            self.guards.append(guard)
 
     def is_changed(self, *things: object) -> bool:
         """Whether relations or expressions read a table that changed."""

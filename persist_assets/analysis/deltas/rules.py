@@ -8,6 +8,7 @@
                              it as they are now and those after it as they were
     EXISTS, IN, scalar       the rows whose correlation key is touched, tested before and now,
     subquery                 and the changed rows, tested now
+    the same, of one value   none: a build computes all rows if the value is another one
     UNION ALL                the changes of the branches
     GROUP BY, DISTINCT       the groups of touched keys, as they were and as they are
     window function          the partitions of touched keys, as they were and as they are
@@ -196,6 +197,10 @@ class Rules:
         assert around is not None
         return [outer for _, outer in self._keyed(around, part).pairs]
 
+    def has_one_value(self, subquery: Subquery) -> bool:
+        """Whether a subquery has one value for all rows."""
+        return subquery.kind == "scalar" and not self._free.of(subquery.block)
+
     def _restricted(
         self, block: Block, exprs: Sequence[Expr], keys: str
     ) -> dict[int, list[Restriction]]:
@@ -313,6 +318,10 @@ class Rules:
         versions = {id(s): OLD for s in changed}
         texts: list[str] = []
         for subquery in changed:
+            if self.has_one_value(subquery):
+                relations.expect_same(subquery, self.query.types)
+                versions[id(subquery)] = NEW
+                continue
             self.only_adds = False
             search = self._keyed(block, subquery)
             own, outer = [a for a, _ in search.pairs], [b for _, b in search.pairs]
@@ -400,7 +409,7 @@ class Rules:
             and any(not instances(c).isdisjoint(around) for c in b.conjuncts)
         ]
         if not blocks:
-            raise NoRule("of a subquery that is the same for all rows")
+            raise NoRule("of a subquery without an equality with the outer query")
         if len({*blocks, *referring}) > 1:
             raise NoRule("of a subquery with conditions on the outer query in several places")
         (inner,) = blocks

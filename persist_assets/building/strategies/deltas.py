@@ -194,14 +194,14 @@ def narrowed(
     Raises
     ------
     BuildError
-        There is no such program.
+        There is no such program, or a subquery that all rows share has another value than before.
     """
     tables = ChangedTables(task.reader, program, read, increment.changes, shared=task.shared)
     changes = tables.differing()
-    if len(changes) == len(increment.changes):
-        return tables
     if not changes:
         return None
+    if len(changes) == len(increment.changes):
+        return _guarded(tables)
     project = task.reader.project
     grown = frozenset(s for s, change in changes.items() if not change.lost)
     derive = project.merging if isinstance(program, Merging) else project.program
@@ -209,7 +209,22 @@ def narrowed(
         narrower = derive(task.source.source_id, frozenset(changes), grown)
     except NoRule as error:
         raise BuildError(error.why) from error
-    return narrower and ChangedTables(task.reader, narrower, read, changes, shared=task.shared)
+    if narrower is None:
+        return None
+    return _guarded(ChangedTables(task.reader, narrower, read, changes, shared=task.shared))
+
+
+def _guarded(tables: ChangedTables) -> ChangedTables:
+    """Return the relations of a program whose guards are empty.
+
+    Raises
+    ------
+    BuildError
+        One of them has a row.
+    """
+    if any(tables.written(guard).n_rows for guard in tables.program.guards):
+        raise BuildError("a subquery has another value for all rows")
+    return tables
 
 
 def _show_table(task: Task, tables: ChangedTables, base: Snapshot) -> None:

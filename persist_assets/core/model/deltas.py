@@ -174,6 +174,9 @@ class Program:
         ``by`` are.
     only_adds
         No row is removed.
+    guards
+        Held relations that are empty, or else the statements give wrong rows: a subquery that all
+        rows share has another value than before.
     """
 
     held: Mapping[str, str]
@@ -183,6 +186,7 @@ class Program:
     keys: str | None = None
     key_columns: tuple[int, ...] = ()
     only_adds: bool = False
+    guards: tuple[str, ...] = ()
 
     @property
     def method(self) -> Literal["append", "keys"]:
@@ -231,7 +235,7 @@ class Merging:
     ----------
     rows
         All rows of the query, from the states: columns ``c0``, ``c1``, ….
-    held, columns, probes
+    held, columns, probes, guards
         As for a `Program`.
     key_columns
         The numbers of the query's columns that show the keys of its only state, if rows of other
@@ -244,6 +248,7 @@ class Merging:
     columns: Columns
     probes: Mapping[str, Probe]
     key_columns: tuple[int, ...] = ()
+    guards: tuple[str, ...] = ()
 
     @property
     def method(self) -> Literal["merge"]:

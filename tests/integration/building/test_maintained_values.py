@@ -170,6 +170,46 @@ def test_rows_differ_if_a_null_comes_to_the_query_of_an_in(
         assert [name for name, method in methods.items() if method == "whole"] == ["negated"]
 
 
+OF_SHARED = {
+    "latest": "SELECT k, v FROM z WHERE v = (SELECT max(v) FROM z)",
+    "sign": "SELECT k, (SELECT max(y) FROM x) AS y FROM z",
+    "sums": "SELECT v, sum(k) AS s FROM z WHERE v <= (SELECT max(v) FROM z) GROUP BY v",
+}
+"""Queries with a value that all rows share."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T24")
+def test_tables_are_computed_in_full_if_a_value_that_all_rows_share_changes(
+    make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE x (y DOUBLE) USING delta LOCATION 'raw/x';\n"
+    text += "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {q};\n" for n, q in OF_SHARED.items())
+    root = make_project({"m.sql": text})
+    x, z = root / "raw" / "x", root / "raw" / "z"
+    write_deltalake(z, integers(k=range(8), v=[1, 2, 3, 4, 1, 2, 3, 4]))
+    write_deltalake(x, pa.table({"y": [0.0]}))
+    names = [*OF_SHARED]
+    build(enter(root), names)
+
+    def follow(*expected: str) -> None:
+        assert [*build(enter(root), names).values()] == [*expected]
+
+    write_deltalake(z, integers(k=[9, 10], v=[4, 1]), mode="append")
+    follow("append", "append", "merge")
+    DeltaTable(z).delete("k IN (3, 4)")
+    follow("keys", "keys", "merge")
+    write_deltalake(x, pa.table({"y": [0.0, -1.0]}), mode="overwrite")
+    follow("reuse", "stamp", "reuse")
+    assert "is computed in full" not in caplog.text
+    write_deltalake(x, pa.table({"y": [-0.0]}), mode="overwrite")
+    follow("reuse", "whole", "reuse")
+    assert "`m/sign` is computed in full: a subquery has another value" in caplog.text
+    write_deltalake(z, integers(k=[11], v=[5]), mode="append")
+    follow("whole", "append", "whole")
+
+
 OF_FIRST = {
     "best": "SELECT k, y, t FROM z ORDER BY y DESC NULLS LAST, k LIMIT 4",
     "named": "SELECT z.k, y.n FROM z JOIN y ON z.k = y.k ORDER BY n, k LIMIT 3",

@@ -391,6 +391,25 @@ def test_a_fast_table_is_maintained_incrementally_if_that_was_measured_to_be_fas
     assert after_costs(kept_up(3.0), quick, quick).maintenance == "whole"
 
 
+@pytest.mark.proves("T24")
+@pytest.mark.parametrize(
+    ("seconds", "annotation", "method"),
+    [(40.0, "", "append"), (20.0, "", "whole"), (20.0, "refresh=incremental", "append")],
+)
+def test_a_plan_compares_a_value_that_all_rows_share_only_if_that_is_cheap(
+    seconds: float, annotation: str, method: str
+) -> None:
+    made = project_of("SELECT id FROM t WHERE usr <= (SELECT max(usr) FROM t)", annotation)
+    costs = (replace(WHOLE, seconds=seconds),)
+    step = step_of(made, after(made, {T: GREW}, costs=costs))
+    assert step.maintenance == method
+    message = (
+        "computing all rows takes 20.0 s, and only to see whether the value of a subquery changed"
+        " for all of them takes about 3.3 s"
+    )
+    assert (message in step.why) == (method == "whole")
+
+
 @pytest.mark.proves("T11")
 def test_a_plan_names_the_line_that_prevents_an_incremental_build() -> None:
     made = project_of(LIMITED)
