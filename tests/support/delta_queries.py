@@ -223,9 +223,16 @@ class DeltaWriter(Writer):
         return text, f"{alias}.{self.draw.choice(TABLES[table])}"
 
     def scalar(self, names: Names) -> str:
-        """Return a correlated scalar subquery."""
-        if self.draw.random() < 0.15:
+        """Return a scalar subquery, mostly a correlated one."""
+        chance = self.draw.random()
+        if chance < 0.15:
             return self.called(names)
+        if chance < 0.3:
+            table, alias = self.one_of(*TABLES), self.alias("s")
+            own = {alias: TABLES[table]}
+            text = f"{self.one_of('max', 'min', 'sum')}({self.column(own)}) FROM {table} {alias}"
+            where = f" WHERE {self.condition(own, 0)}" if self.draw.random() < 0.4 else ""
+            return f"(SELECT {text}{where})"
         text, column = self.correlated({n: c for n, c in names.items()}, 0)
         return f"(SELECT {self.one_of('max', 'count', 'sum')}({column}) {text})"
 

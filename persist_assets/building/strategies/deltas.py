@@ -229,8 +229,8 @@ def _guarded(tables: ChangedTables) -> ChangedTables:
 
 def _show_table(task: Task, tables: ChangedTables, base: Snapshot) -> None:
     """Make the rows of the table readable by statements, as they are before the build."""
-    rows = task.reader.load_snapshot(base)
-    numbered = rows.toDF(*(f"c{n}" for n in range(len(rows.columns))))
+    rows = task.reader.load_snapshot(base).select(*(quote(c.name) for c in base.columns))
+    numbered = rows.toDF(*(f"c{n}" for n in range(len(base.columns))))
     view = f"former~{uuid.uuid4().hex[:12]}"
     tables.states[TABLE] = task.reader.engine.view(view, lambda: numbered)
 
