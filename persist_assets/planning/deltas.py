@@ -206,9 +206,14 @@ def _derived(
         if why is not None:
             return f"its keys cannot be compared: {why}"
     try:
-        return project.program(source.source_id, changed, grown)
+        program = project.program(source.source_id, changed, grown)
     except NoRule as error:
         return error.why
+    if program is not None and program.keys is None and not program.only_adds:
+        maps = [c.name for c in base.columns if "map<" in (c.type or "").lower()]
+        if maps:
+            return f"its rows cannot be compared, because {maps[0]} is a MAP"
+    return program
 
 
 def describe(project: Project, source: Source, increment: Increment) -> str:

@@ -11,6 +11,7 @@ from test_planner import build, fresh, snapshot
 
 from persist_assets.cli.application import in_bytes
 from persist_assets.cli.plan import _costs, plan_tree
+from persist_assets.core.model.columns import Column
 from persist_assets.core.model.plans import (
     Change,
     Estimates,
@@ -389,6 +390,19 @@ def test_a_fast_table_is_maintained_incrementally_if_that_was_measured_to_be_fas
     assert after_costs(quick, quick).maintenance == "whole"
     assert after_costs(kept_up(0.2), quick, quick).maintenance == "keys"
     assert after_costs(kept_up(3.0), quick, quick).maintenance == "whole"
+
+
+@pytest.mark.proves("T11")
+@pytest.mark.parametrize(("change", "method"), [(GREW, "append"), (CHANGED, "whole")])
+def test_rows_with_maps_are_not_searched_for(change: Change, method: str) -> None:
+    made = project_of("SELECT id, usr FROM t")
+    world = after(made, {T: change})
+    columns = (Column("id", "INT"), Column("tags", "MAP<STRING, INT>"))
+    manifest = {b: replace(s, columns=columns) for b, s in world.manifest.items()}
+    step = step_of(made, replace(world, manifest=manifest))
+    assert step.maintenance == method
+    reason = "its rows cannot be compared, because tags is a MAP"
+    assert (step.why == reason) == (method == "whole")
 
 
 @pytest.mark.proves("T24")
