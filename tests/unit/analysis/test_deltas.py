@@ -591,7 +591,7 @@ FIRST = (
 def test_the_first_rows_are_followed_unless_others_follow_that_nobody_knows(query: str) -> None:
     maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(query)
     methods: Counter[str] = Counter()
-    for number in range(draws(40, 200)):
+    for number in range(draws(16, 200)):
         maintained.fill(rng, (3, 12)[number % 2])
         n_before = maintained.rows.total()
         outcome = maintained.follow(rng, maintained.reads, grows=number % 4 == 1)
@@ -625,7 +625,7 @@ def test_any_of_the_rows_with_equal_places_can_be_among_the_first() -> None:
     query = "SELECT b, a, k FROM r ORDER BY b LIMIT 3"
     maintained, rng = WithTies(RAW, query, COLUMNS), random.Random(1)
     methods: Counter[str] = Counter()
-    for _ in range(draws(60, 300)):
+    for _ in range(draws(20, 300)):
         maintained.fill(rng, 12)
         for _ in range(3):
             outcome = maintained.follow(rng, ["r"])
@@ -654,7 +654,7 @@ SHARED = (
 def test_a_value_that_all_rows_share_stays_the_same_or_all_rows_are_computed(query: str) -> None:
     maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(query)
     methods: Counter[str] = Counter()
-    for _ in range(draws(12, 60)):
+    for _ in range(draws(6, 60)):
         maintained.fill(rng, 12)
         for changed in (maintained.reads, maintained.reads[:1], maintained.reads[-1:]):
             outcome = maintained.follow(rng, changed, merges=True)
