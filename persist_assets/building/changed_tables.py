@@ -109,7 +109,12 @@ class ChangedTables:
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
 
     def are_few(self, n_rows: int = 0) -> bool:
-        """Whether held relations, changed files, and a relation of `n_rows` rows are all small."""
+        """Whether held relations, changed files, and a relation of `n_rows` rows are all small.
+
+        A subquery with one value for all rows reads whole tables.
+        """
+        if self.program.changed_values:
+            return False
         came = (c.changed_bytes for c in self.changes.values() if not c.lost)
         most = max(self._n_most, n_rows)
         return most <= _MOST_ROWS and max(came, default=0) <= _MANY_BYTES

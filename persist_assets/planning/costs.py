@@ -36,8 +36,11 @@ _SEARCHED_BYTES_PER_S = 1e9
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
-_MOST_GUARDED = 0.1
-"""The most of the time to compute all rows that may be lost on guards, if one of them has a row."""
+_MOST_COMPARING = 0.1
+"""The most of the time to compute all rows that comparing a value, which all rows share, may take.
+
+It is lost if the value changed.
+"""
 _COPIED_BYTES_PER_S = 150e6
 """Bytes of files that are copied from another environment's table."""
 
@@ -176,17 +179,17 @@ def _n_reads(texts: Iterable[str], table: SourceID) -> int:
     return sum(text.count(name) for text in texts for name in names)
 
 
-def dear_guards(
+def dear_comparison(
     program: Program | Merging, changes: Mapping[SourceID, Change], whole_s: float
 ) -> float | None:
-    """Return the seconds that the guards of a program take; None: they are cheap.
+    """Return the seconds to compare values that all rows share; None: few enough.
 
-    If a guard has a row, all rows are computed after it.
+    If one changed, all rows are computed after that.
     """
-    texts = [program.held[guard] for guard in program.guards]
+    texts = [program.held[value] for value in program.changed_values]
     read = sum(c.total_bytes * _n_reads(texts, table) for table, c in changes.items())
-    guards_s = read / _READ_BYTES_PER_S
-    return guards_s if guards_s > _MOST_GUARDED * whole_s else None
+    comparing_s = read / _READ_BYTES_PER_S
+    return comparing_s if comparing_s > _MOST_COMPARING * whole_s else None
 
 
 def _correction(costs: Sequence[Cost], n_builds: int = 2, default: float = 1.0) -> float:

@@ -16,7 +16,7 @@ from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.plans import Increment
 from persist_assets.planning.by_keys import unfit_keys
 from persist_assets.planning.costs import (
-    dear_guards,
+    dear_comparison,
     estimate,
     is_quick,
     is_too_small,
@@ -131,9 +131,9 @@ def maintained(
     known, copies = world.experience, base.table in world.foreign
     expected = estimate(program, base, certain, costs, copies=copies, experience=known)
     if by_cost:
-        guards_s = dear_guards(program, certain, expected.whole_s)
+        comparing_s = dear_comparison(program, certain, expected.whole_s)
         n_bytes = total(world.sizes.get(s, UNKNOWN) for s in changes).bytes
-        why = _why_dearer(expected, costs, known, n_bytes, guards_s)
+        why = _why_dearer(expected, costs, known, n_bytes, comparing_s)
         if why is not None:
             return Refusal(why, expected)
     return Increment(base, changes=changed, program=program, expected=expected)
@@ -144,7 +144,7 @@ def _why_dearer(
     costs: Sequence[Cost],
     known: Experience,
     n_bytes: int | None,
-    guards_s: float | None,
+    comparing_s: float | None,
 ) -> str | None:
     """Return why all rows are computed although a program computes fewer; None: they are not.
 
@@ -152,18 +152,18 @@ def _why_dearer(
     ----------
     n_bytes
         The size of all tables that are read; None: unknown.
-    guards_s
-        The seconds that the guards of the program take, if they are too long.
+    comparing_s
+        The seconds to compare values that all rows share, if they are too many.
     """
     if not expected.prefers_delta:
         return (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
         )
-    if guards_s is not None:
+    if comparing_s is not None:
         return (
             f"computing all rows takes {expected.whole_s:.1f} s, and only to see whether the value"
-            f" of a subquery changed for all of them takes about {guards_s:.1f} s"
+            f" of a subquery changed for all of them takes about {comparing_s:.1f} s"
         )
     if is_too_small(costs, n_bytes):
         last = "the last time" if len(costs) > 1 else "the first time"

@@ -321,7 +321,7 @@ class Maintained:
         for name, sql in program.held.items():
             self._probe(program, sql)
             self._hold(name, sql)
-        if any(self.rows_of(f"SELECT * FROM {quote(guard)}") for guard in program.guards):
+        if any(self.rows_of(f"SELECT * FROM {quote(value)}") for value in program.changed_values):
             raise Refused
         for text in texts:
             self._probe(program, text)

@@ -257,7 +257,7 @@ MUTATIONS = (
     _deltas(
         "a value that all rows share must stay the same",
         "relations.py",
-        "            self.guards.append(guard)",
+        "            self.changed_values.append(changed)",
         "            pass",
     ),
     _deltas(
@@ -275,7 +275,7 @@ MUTATIONS = (
     _deltas(
         "a query of which only a shared value may change is followed",
         "program.py",
-        "    if not relations.guards:\n",
+        "    if not relations.changed_values:\n",
         "    if not query.block.order:\n",
     ),
     _deltas(

@@ -347,7 +347,7 @@ def merging_of(
         columns=columns,
         probes=relations.probes,
         key_columns=keys,
-        guards=tuple(relations.guards),
+        changed_values=tuple(relations.changed_values),
     )
 
 

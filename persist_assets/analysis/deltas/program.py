@@ -73,7 +73,7 @@ def change_of(
 
 def _unchanged(query: Staged, relations: Relations) -> Program | None:
     """Return the program of a query whose rows do not change; None if that is certain."""
-    if not relations.guards:
+    if not relations.changed_values:
         return None
     items = "".join(f"c{k}, " for k in range(len(query.block.columns)))
     rows = relations.printer(NEW).block(query.block)
@@ -90,16 +90,16 @@ def _program(
     *,
     only_adds: bool = False,
 ) -> Program:
-    guards = tuple(relations.guards)
+    values = tuple(relations.changed_values)
     return Program(
-        held=_needed(relations, text, keys or "", *guards),
+        held=_needed(relations, text, keys or "", *values),
         rows=text,
         columns=used_of_tables(query.block),
         probes=relations.probes,
         keys=keys,
         key_columns=tuple(numbers),
         only_adds=only_adds,
-        guards=guards,
+        changed_values=values,
     )
 
 

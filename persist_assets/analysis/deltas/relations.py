@@ -62,8 +62,8 @@ class Relations:
         Relations to compute first, by name, each after those that it reads.
     probes
         Rows of changed tables by keys, by digest.
-    guards
-        Held relations that must be empty: the rules assume so.
+    changed_values
+        See `Program`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Relations:
         self.changed, self.grown, self._classes = changed, grown, classes
         self.held: dict[str, str] = {}
         self.probes: dict[str, Probe] = {}
-        self.guards: list[str] = []
+        self.changed_values: list[str] = []
         self._origins: dict[str, frozenset[Column]] = {}
         self._reads: dict[int, frozenset[str]] = {}
         self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
@@ -116,9 +116,9 @@ class Relations:
         same = f"{new} <=> {old}"
         if is_loose(types.of(subquery.block.columns[0].expr)):  # 0.0 equals -0.0
             same += f" AND CAST({new} AS STRING) <=> CAST({old} AS STRING)"
-        guard = self.hold("guard", f"SELECT 1 AS c0 WHERE NOT ({same})")
-        if guard not in self.guards:
-            self.guards.append(guard)
+        changed = self.hold("value", f"SELECT 1 AS c0 WHERE NOT ({same})")
+        if changed not in self.changed_values:
+            self.changed_values.append(changed)
 
     def is_changed(self, *things: object) -> bool:
         """Whether relations or expressions read a table that changed."""

@@ -201,7 +201,7 @@ def narrowed(
     if not changes:
         return None
     if len(changes) == len(increment.changes):
-        return _guarded(tables)
+        return _with_same_values(tables)
     project = task.reader.project
     grown = frozenset(s for s, change in changes.items() if not change.lost)
     derive = project.merging if isinstance(program, Merging) else project.program
@@ -211,18 +211,20 @@ def narrowed(
         raise BuildError(error.why) from error
     if narrower is None:
         return None
-    return _guarded(ChangedTables(task.reader, narrower, read, changes, shared=task.shared))
+    return _with_same_values(
+        ChangedTables(task.reader, narrower, read, changes, shared=task.shared)
+    )
 
 
-def _guarded(tables: ChangedTables) -> ChangedTables:
-    """Return the relations of a program whose guards are empty.
+def _with_same_values(tables: ChangedTables) -> ChangedTables:
+    """Return the relations of a program.
 
     Raises
     ------
     BuildError
-        One of them has a row.
+        A subquery that all rows share has another value than before.
     """
-    if any(tables.written(guard).n_rows for guard in tables.program.guards):
+    if any(tables.written(value).n_rows for value in tables.program.changed_values):
         raise BuildError("a subquery has another value for all rows")
     return tables
 

@@ -174,9 +174,9 @@ class Program:
         ``by`` are.
     only_adds
         No row is removed.
-    guards
-        Held relations that are empty, or else the statements give wrong rows: a subquery that all
-        rows share has another value than before.
+    changed_values
+        Held relations that have a row if a subquery that all rows share has another value than
+        before. The statements give wrong rows then.
     """
 
     held: Mapping[str, str]
@@ -186,7 +186,7 @@ class Program:
     keys: str | None = None
     key_columns: tuple[int, ...] = ()
     only_adds: bool = False
-    guards: tuple[str, ...] = ()
+    changed_values: tuple[str, ...] = ()
 
     @property
     def method(self) -> Literal["append", "keys"]:
@@ -235,7 +235,7 @@ class Merging:
     ----------
     rows
         All rows of the query, from the states: columns ``c0``, ``c1``, ….
-    held, columns, probes, guards
+    held, columns, probes, changed_values
         As for a `Program`.
     key_columns
         The numbers of the query's columns that show the keys of its only state, if rows of other
@@ -248,7 +248,7 @@ class Merging:
     columns: Columns
     probes: Mapping[str, Probe]
     key_columns: tuple[int, ...] = ()
-    guards: tuple[str, ...] = ()
+    changed_values: tuple[str, ...] = ()
 
     @property
     def method(self) -> Literal["merge"]:
