@@ -129,6 +129,7 @@ def _program(
     """
     by = source.annotation.by
     held, touched, probes = dict[str, str](), dict[str, None](), dict[str, Probe]()
+    values = dict[str, None]()
     keyed: dict[SourceID, tuple[tuple[int, str], ...]] = {}
     for one in inputs_of(source, project.by_id):
         read = one.source
@@ -145,7 +146,7 @@ def _program(
             known = {column.name.lower() for _, column in one.columns}
             lacking = ", ".join(name for name in by if name.lower() not in known)
             raise NoRule(f"it gets {read.name} without {lacking}, and {read.name} changed")
-        text = _touched(project, one, numbers, reads, grown & reads, held, probes)
+        text = _touched(project, one, numbers, reads, grown & reads, held, probes, values)
         touched |= {} if text is None else {text: None}
     if not touched:
         return None
@@ -153,7 +154,8 @@ def _program(
     keys = f"keys:{sha256(union.encode()).hexdigest()[:16]}"
     held[keys] = union
     probes |= {table: Probe(table, columns, keys) for table, columns in keyed.items()}
-    return Program(held, "", _uses(project, source), probes, keys)
+    uses = _uses(project, source)
+    return Program(held, "", uses, probes, keys, changed_values=tuple(values))
 
 
 def _touched(
@@ -164,6 +166,7 @@ def _touched(
     grown: frozenset[SourceID],
     held: dict[str, str],
     probes: dict[str, Probe],
+    values: dict[str, None],
 ) -> str | None:
     """Return the SELECT of the keys of an input's changed rows, None if it does not change.
 
@@ -175,6 +178,8 @@ def _touched(
         The tables below it that changed, and those that only got rows.
     held, probes
         Get the relations that the SELECT reads.
+    values
+        Gets the `Program.changed_values` of the input.
     """
     read = one.source
     if read.is_leaf:
@@ -183,6 +188,8 @@ def _touched(
         raise NoRule(f"it reads {read.name}, which changed and has no table")
     try:
         program = project.program(read.source_id, changed, grown)
+        if program is not None and program.reads_table:
+            raise NoRule("of a LIMIT")
     except NoRule as error:
         why = f"the change of {read.name} is unknown because {error.reason}"
         raise NoRule(f"it reads {read.name}, and {why}") from None
@@ -192,6 +199,7 @@ def _touched(
         raise NoRule(f"it reads {read.name}, whose changed rows are known by other columns")
     held |= program.held
     probes |= program.probes
+    values |= dict.fromkeys(program.changed_values)
     if program.keys is None:
         return _distinct(numbers, f"({program.rows})")
     return _distinct([program.key_columns.index(n) for n in numbers], quote(program.keys))

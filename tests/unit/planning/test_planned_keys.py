@@ -32,6 +32,8 @@ CREATE VIEW large AS SELECT amount, customer_id FROM orders WHERE amount > 10;
 CREATE VIEW sums AS SELECT customer_id, sum(amount) AS s FROM orders GROUP BY customer_id;
 CREATE VIEW notes AS SELECT note, max(customer_id) AS customer_id FROM orders GROUP BY note;
 CREATE VIEW few AS SELECT customer_id FROM orders LIMIT 5;
+CREATE VIEW top AS SELECT customer_id, amount FROM orders ORDER BY amount, customer_id LIMIT 5;
+CREATE VIEW least AS SELECT * FROM orders WHERE amount > (SELECT min(rate) FROM rates);
 """
 HEAD = "from persist_assets import incremental_table, model, table\n\n\n"
 TABLE = 'table(by="customer_id")'
@@ -199,10 +201,22 @@ def test_touched_keys_are_found_through_views(view: str) -> None:
     assert step.maintenance == "keys"
 
 
+@pytest.mark.proves("T10", "T24")
+def test_a_function_reads_all_rows_if_a_value_that_the_rows_of_its_input_share_changes() -> None:
+    project = project_of("least", body="return least")
+    for changed in (["orders"], ["rates"], ["orders", "rates"]):
+        program = program_of(project, *changed)
+        values = [name for name in program.held if name.startswith("value:")]
+        assert [*program.changed_values] == values
+        assert len(values) == ("rates" in changed)
+    assert program_of(project, "rates").keys is not None
+
+
 @pytest.mark.parametrize(
     ("inputs", "more", "why"),
     [
         ("few", "", "it reads few, and the change of few is unknown because of a LIMIT"),
+        ("top", "", "it reads top, and the change of top is unknown because of a LIMIT"),
         ("notes", "", "it reads notes, whose changed rows are known by other columns"),
         (
             "m",
