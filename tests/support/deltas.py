@@ -20,7 +20,7 @@ import sqlglot
 from conftest import compilation_of
 from duckdb_engine import _translated
 
-from persist_assets.analysis.algebra import Given, walk
+from persist_assets.analysis.algebra import Block, Given, walk
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.program import change_of, merging
 from persist_assets.core.dialect import quote
@@ -163,6 +163,9 @@ class Maintained:
         assert not self.compilation.project.errors, self.compilation.project.errors
         self.definition: Staged = self.compilation.definition("q@sources/q.sql")
         self.ids = {g.rows for g in walk(self.definition.block) if isinstance(g, Given)}
+        blocks = [b for b in walk(self.definition.block) if isinstance(b, Block)]
+        numbers = Counter(i for b in blocks for i, _ in b.leaves)
+        assert {*numbers.values()} <= {1}, "several Blocks read one instance"
         self.database = _database().cursor()  # which has temporary tables of its own
         self.database.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer; BEGIN")
         self.rows: Bag = Counter()

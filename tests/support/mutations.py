@@ -279,6 +279,12 @@ MUTATIONS = (
         "    if not query.block.order:\n",
     ),
     _deltas(
+        "a subquery that is computed above and below has instances of its own",
+        "staging.py",
+        "replace=stand_in, instances=instances)",
+        "replace=stand_in)",
+    ),
+    _deltas(
         "windows over groups change rows of other keys",
         "merging.py",
         "if instance is None or windows_in(exprs):",

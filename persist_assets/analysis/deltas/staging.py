@@ -376,7 +376,11 @@ def with_inner(
             return _moved(expr, inside, conditions, instance, rebuild)
         return new.get(id(expr))
 
-    rebuild = Rebuild(query.calls, replace=stand_in)
+    # A subquery that the new leaf also computes gets instances of its own.
+    shared = _bound_by(outermost(rest, Subquery)) & _bound_by([inner])
+    instances = {i: next(query.instances) for i in sorted(shared)}
+    query.types.leaves |= {own: query.types.leaves[i] for i, own in instances.items()}
+    rebuild = Rebuild(query.calls, replace=stand_in, instances=instances)
     return Block(
         (
             (instance, Derived(inner)),
@@ -387,6 +391,12 @@ def with_inner(
         rebuild.sorts(block.order),
         block.place,
     )
+
+
+def _bound_by(things: Sequence[object]) -> set[int]:
+    """Return the instances of all leaves below some things."""
+    blocks = (b for b in walk(*things) if isinstance(b, Block)) if things else ()
+    return {i for b in blocks for i, _ in b.leaves}
 
 
 def _moved(

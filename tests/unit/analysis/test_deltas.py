@@ -100,6 +100,8 @@ SELECT a, x FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = '
 SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.z > r.b)
 # EXISTS by two keys
 SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = r.x)
+# rank of a join by the value of an IN, which is shown, too
+SELECT g.a, g.g FROM t JOIN (SELECT a, k, CASE WHEN k IN (SELECT a FROM s) THEN 1 ELSE 0 END AS g FROM r) g ON t.j = g.g QUALIFY rank() OVER (PARTITION BY t.j ORDER BY g.k) = 1
 # aggregate of a subquery
 SELECT k, sum((SELECT count(*) FROM s WHERE s.k = r.k)) AS n FROM r GROUP BY k
 # aggregate of a subquery that is the same for all rows
