@@ -8,7 +8,8 @@
                              it as they are now and those after it as they were
     EXISTS, IN, scalar       the rows whose correlation key is touched, tested before and now,
     subquery                 and the changed rows, tested now
-    the same, of one value   none: a build computes all rows if the value is another one
+    scalar subquery without  none: if its value changed, a build computes all rows
+    references to the rows
     UNION ALL                the changes of the branches
     GROUP BY, DISTINCT       the groups of touched keys, as they were and as they are
     window function          the partitions of touched keys, as they were and as they are
