@@ -30,7 +30,7 @@ GROUP BY o.customer, c.name;
 CREATE VIEW best AS
 SELECT * FROM totals
 ORDER BY amount DESC
-LIMIT 10;
+LIMIT 10 OFFSET 10;
 
 CREATE VIEW prices AS SELECT customer, sum(price) AS p FROM orders GROUP BY customer;
 """
@@ -75,8 +75,8 @@ def test_an_obstacle_is_shown_with_its_line_and_a_hint(root: Path) -> None:
     assert done.returncode == 0
     for line in (
         "refresh=strict: a build computes only rows that can differ, and fails if it cannot",
-        "  LIMIT 10 sources/s.sql:13",
-        "    no rule because of a LIMIT",
+        "  LIMIT 10 OFFSET 10 sources/s.sql:13",
+        "    no rule because of a LIMIT with an OFFSET",
         "    hint: leave the LIMIT to the readers of the table, or rank the rows within a key",
     ):
         assert line in done.stdout.splitlines()
@@ -101,14 +101,14 @@ def test_the_json_document_contains_state_nodes_and_rules(root: Path) -> None:
     assert (best["refresh"], best["never"]) == ("strict", None)
     (node,) = best["nodes"]
     assert (node["node"], node["obstacle"], node["path"], node["line"]) == (
-        "LIMIT 10",
-        "of a LIMIT",
+        "LIMIT 10 OFFSET 10",
+        "of a LIMIT with an OFFSET",
         "sources/s.sql",
         13,
     )
     (table,) = best["tables"]
     assert table["source_id"] == "totals@sources/s.sql"
-    why = "there is no rule because of a LIMIT (sources/s.sql:13)"
+    why = "there is no rule because of a LIMIT with an OFFSET (sources/s.sql:13)"
     assert (table["rows_added"]["maintenance"], table["rows_added"]["why"]) == ("whole", why)
 
 

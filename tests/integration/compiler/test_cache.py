@@ -369,7 +369,7 @@ def test_processes_that_load_concurrently_find_the_same_project(
 # ---------------------------------------------------------------------------------------- programs
 
 T, P, Q = "t@sources/raw.sql", "p@sources/a.sql", "q@sources/b.sql"
-LIMITED = "CREATE VIEW q AS SELECT a FROM p ORDER BY a LIMIT 3"
+LIMITED = "CREATE VIEW q AS SELECT a FROM p ORDER BY a LIMIT 3 OFFSET 1"
 
 
 def derived(project: Project) -> list[object]:
@@ -391,7 +391,7 @@ def test_programs_are_derived_once(make_project: Callable[..., Path], parses: li
     project = load(root)
     programs = derived(project)
     assert isinstance(programs[0], Program)
-    assert programs[3] == ("of a LIMIT", Location("sources/b.sql", 2, 51))
+    assert programs[3] == ("of a LIMIT with an OFFSET", Location("sources/b.sql", 2, 51))
     project.remember()
     parses.clear()
     again = load(root)
