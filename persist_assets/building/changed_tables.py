@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from hashlib import sha256
@@ -107,6 +108,11 @@ class ChangedTables:
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
+
+    def show(self, name: str, rows: DataFrame) -> None:
+        """Make a state, or the maintained table, readable by statements."""
+        view = f"{name.replace(':', '~')}~{uuid.uuid4().hex[:12]}"
+        self.states[name] = self.reader.engine.view(view, lambda: rows)
 
     def are_few(self, n_rows: int = 0) -> bool:
         """Whether held relations, changed files, and a relation of `n_rows` rows are all small.

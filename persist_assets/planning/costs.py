@@ -36,11 +36,6 @@ _SEARCHED_BYTES_PER_S = 1e9
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
-_MOST_COMPARING = 0.1
-"""The most of the time to compute all rows that comparing a value, which all rows share, may take.
-
-It is lost if the value changed.
-"""
 _COPIED_BYTES_PER_S = 150e6
 """Bytes of files that are copied from another environment's table."""
 
@@ -51,6 +46,11 @@ _MOST_STARTING = 4.0
 """The maximum factor by which a first build takes longer than later ones for that reason."""
 _MOST_BUILDS = 10
 """All rows are computed only to measure it if that can pay off within so many builds."""
+_MOST_COMPARING = 0.1
+"""The most of the time to compute all rows that comparing a value, which all rows share, may take.
+
+It is lost if the value changed.
+"""
 _LEAST_OF_SMALL_S = 10.0
 """A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
 _LEAST_OF_SMALL_AT_FIRST_S = 60.0

@@ -429,7 +429,7 @@ class Maintained:
         """Return the rows that a program makes of the present ones."""
         if program is None:
             return self.rows
-        if quote(TABLE) in program.rows:
+        if program.reads_table:
             self._fill_table()
         self._prepare(program, program.rows)
         self.database.execute("COMMIT; BEGIN")

@@ -251,8 +251,8 @@ MUTATIONS = (
     _deltas(
         "values that depend on the order of rows have no first rows",
         "program.py",
-        "if not exact.of_query(query.block):",
-        "if False:",
+        "        check_exact(query.block, query.types)",
+        "        pass",
     ),
     _deltas(
         "a value that all rows share must stay the same",
@@ -269,11 +269,11 @@ MUTATIONS = (
     _deltas(
         "a value that all rows share does not depend on the order of rows",
         "relations.py",
-        "if not exact.of_query(subquery.block):",
-        "if False:",
+        "        check_exact(subquery.block, types)",
+        "        pass",
     ),
     _deltas(
-        "a query of which only a shared value may change is followed",
+        "a query in which only a shared value can change has a program",
         "program.py",
         "    if not relations.changed_values:\n",
         "    if not query.block.order:\n",

@@ -165,6 +165,19 @@ class Exactness:
                 return False
 
 
+def check_exact(block: Block, types: Types) -> None:
+    """Check that all rows and columns of a query are exact.
+
+    Raises
+    ------
+    NoRule
+        Some are not.
+    """
+    exact = Exactness(types)
+    if not exact.of_query(block):
+        raise exact.refusal()
+
+
 def _in_words(expr: Expr) -> str:
     function = expr.function if isinstance(expr, Window) else expr
     op = function.op if isinstance(function, Call) else "a value"

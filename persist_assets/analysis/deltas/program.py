@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Block, Given, walk
-from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.exactness import check_exact
 from persist_assets.analysis.deltas.first_rows import first_rows_of
 from persist_assets.analysis.deltas.keys import keys_of
 from persist_assets.analysis.deltas.merging import merging_of
@@ -57,11 +57,8 @@ def change_of(
     if not relations.is_changed(query.block):
         return None
     if first is not None:
-        exact = Exactness(query.types)
-        if not exact.of_query(query.block):
-            raise exact.refusal()
-    keyed = keys_of(query, relations) if first is None else None
-    if keyed is not None:
+        check_exact(query.block, query.types)
+    elif (keyed := keys_of(query, relations)) is not None:
         return _by_keys(query, relations, rules, keyed)
     terms = rules.block(query.block)
     if not terms:

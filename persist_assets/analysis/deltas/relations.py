@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Block, Given, Outer, Ref, Subquery, walk
-from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.exactness import check_exact
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.pushing import equalities
 from persist_assets.analysis.deltas.staging import outermost
@@ -109,9 +109,7 @@ class Relations:
         NoRule
             Its value depends on the order of rows.
         """
-        exact = Exactness(types)
-        if not exact.of_query(subquery.block):
-            raise exact.refusal()
+        check_exact(subquery.block, types)
         new, old = (self.printer(version).expr(subquery) for version in (NEW, OLD))
         same = f"{new} <=> {old}"
         if is_loose(types.of(subquery.block.columns[0].expr)):  # 0.0 equals -0.0

@@ -377,7 +377,8 @@ def with_inner(
         return new.get(id(expr))
 
     # A subquery that the new leaf also computes gets instances of its own.
-    shared = _bound_by(outermost(rest, Subquery)) & _bound_by([inner])
+    subqueries = outermost(rest, Subquery)
+    shared = _bound_by(*subqueries) & _bound_by(inner) if subqueries else set[int]()
     instances = {i: next(query.instances) for i in sorted(shared)}
     query.types.leaves |= {own: query.types.leaves[i] for i, own in instances.items()}
     rebuild = Rebuild(query.calls, replace=stand_in, instances=instances)
@@ -393,10 +394,9 @@ def with_inner(
     )
 
 
-def _bound_by(things: Sequence[object]) -> set[int]:
+def _bound_by(*things: object) -> set[int]:
     """Return the instances of all leaves below some things."""
-    blocks = (b for b in walk(*things) if isinstance(b, Block)) if things else ()
-    return {i for b in blocks for i, _ in b.leaves}
+    return {i for b in walk(*things) if isinstance(b, Block) for i, _ in b.leaves}
 
 
 def _moved(

@@ -8,7 +8,6 @@ computing everything, all rows are computed.
 from __future__ import annotations
 
 import logging
-import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -91,7 +90,7 @@ class Delta:
         if tables.program.keys is not None:
             return self._by_keys(task, tables, tables.program, read)
         if tables.program.reads_table:
-            _show_table(task, tables, base)
+            tables.show(TABLE, _numbered_rows(task, base))
         rows = tables.run(tables.program.rows)
         if tables.program.only_adds:
             return self._added(task, tables, named(task, rows.drop(WEIGHT), base.columns))
@@ -194,47 +193,32 @@ def narrowed(
     Raises
     ------
     BuildError
-        There is no such program, or a subquery that all rows share has another value than before.
+        There is no such program, or the value of a subquery that all rows share has changed.
     """
     tables = ChangedTables(task.reader, program, read, increment.changes, shared=task.shared)
     changes = tables.differing()
     if not changes:
         return None
-    if len(changes) == len(increment.changes):
-        return _with_same_values(tables)
-    project = task.reader.project
-    grown = frozenset(s for s, change in changes.items() if not change.lost)
-    derive = project.merging if isinstance(program, Merging) else project.program
-    try:
-        narrower = derive(task.source.source_id, frozenset(changes), grown)
-    except NoRule as error:
-        raise BuildError(error.why) from error
-    if narrower is None:
-        return None
-    return _with_same_values(
-        ChangedTables(task.reader, narrower, read, changes, shared=task.shared)
-    )
-
-
-def _with_same_values(tables: ChangedTables) -> ChangedTables:
-    """Return the relations of a program.
-
-    Raises
-    ------
-    BuildError
-        A subquery that all rows share has another value than before.
-    """
+    if len(changes) < len(increment.changes):
+        project = task.reader.project
+        grown = frozenset(s for s, change in changes.items() if not change.lost)
+        derive = project.merging if isinstance(program, Merging) else project.program
+        try:
+            narrower = derive(task.source.source_id, frozenset(changes), grown)
+        except NoRule as error:
+            raise BuildError(error.why) from error
+        if narrower is None:
+            return None
+        tables = ChangedTables(task.reader, narrower, read, changes, shared=task.shared)
     if any(tables.written(value).n_rows for value in tables.program.changed_values):
         raise BuildError("a subquery has another value for all rows")
     return tables
 
 
-def _show_table(task: Task, tables: ChangedTables, base: Snapshot) -> None:
-    """Make the rows of the table readable by statements, as they are before the build."""
+def _numbered_rows(task: Task, base: Snapshot) -> DataFrame:
+    """Return the rows of a table with the names of columns that `TABLE` has."""
     rows = task.reader.load_snapshot(base).select(*(quote(c.name) for c in base.columns))
-    numbered = rows.toDF(*(f"c{n}" for n in range(len(base.columns))))
-    view = f"former~{uuid.uuid4().hex[:12]}"
-    tables.states[TABLE] = task.reader.engine.view(view, lambda: numbered)
+    return rows.toDF(*(f"c{n}" for n in range(len(base.columns))))
 
 
 def _remaining(name: str, columns: Sequence[tuple[str, str | None]]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -161,7 +160,7 @@ class Merge:
         changes: list[Written] = []
         for number, state in enumerate(merging.states):
             former = _read(task, base, number)
-            _show(task, tables, state_name("former", number), former.rows)
+            tables.show(state_name("former", number), former.rows)
             if state.changed is None:
                 states.append(former)
                 continue
@@ -210,7 +209,7 @@ def _write_from(
     """Write the rows of the query from states, and the states."""
     engine, kept_states = task.reader.engine, list[KeptState]()
     for number, state in enumerate(states):
-        _show(task, tables, state_name("state", number), state.rows)
+        tables.show(state_name("state", number), state.rows)
     rows = named(task, tables.run(merging.rows), columns)
     computed = write_table(task, rows, few=few)
     root = engine.settings.table_root(task.started.table)
@@ -231,12 +230,6 @@ def _write(engine: Engine, state: _Now, root: str, directory: str, task: Task) -
 
 def _directory(number: int) -> str:
     return f"state-{number}"
-
-
-def _show(task: Task, tables: ChangedTables, name: str, rows: DataFrame) -> None:
-    """Make a state readable by statements."""
-    view = f"{name.replace(':', '~')}~{uuid.uuid4().hex[:12]}"
-    tables.states[name] = task.reader.engine.view(view, lambda: rows)
 
 
 def _place(task: Task, base: Snapshot, number: int) -> str:

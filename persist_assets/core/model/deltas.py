@@ -75,7 +75,7 @@ def state_name(version: str, number: int) -> str:
 
 
 TABLE = "former:rows"
-"""The name by which statements read the rows that the maintained table has before the build.
+"""The name by which statements read the rows of the maintained table before the build.
 
 Their columns are ``c0``, ``c1``, …. Held relations do not read it, because sources share them.
 """
@@ -175,8 +175,8 @@ class Program:
     only_adds
         No row is removed.
     changed_values
-        Held relations that have a row if a subquery that all rows share has another value than
-        before. The statements give wrong rows then.
+        Held relations. Each has a row if the value of a subquery that all rows share has changed;
+        the statements then give wrong rows.
     """
 
     held: Mapping[str, str]

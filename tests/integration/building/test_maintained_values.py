@@ -171,11 +171,11 @@ def test_rows_differ_if_a_null_comes_to_the_query_of_an_in(
 
 
 OF_SHARED = {
-    "latest": "SELECT k, v FROM z WHERE v = (SELECT max(v) FROM z)",
-    "sign": "SELECT k, (SELECT max(y) FROM x) AS y FROM z",
-    "sums": "SELECT v, sum(k) AS s FROM z WHERE v <= (SELECT max(v) FROM z) GROUP BY v",
+    "latest": ("append", "SELECT k, v FROM z WHERE v = (SELECT max(v) FROM z)"),
+    "sign": ("append", "SELECT k, (SELECT max(y) FROM x) AS y FROM z"),
+    "sums": ("merge", "SELECT v, sum(k) AS s FROM z WHERE v <= (SELECT max(v) FROM z) GROUP BY v"),
 }
-"""Queries with a value that all rows share."""
+"""Queries with a value that all rows share, as `OF_AMOUNTS`."""
 
 
 @pytest.mark.slow
@@ -185,16 +185,14 @@ def test_tables_are_computed_in_full_if_a_value_that_all_rows_share_changes(
 ) -> None:
     text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE x (y DOUBLE) USING delta LOCATION 'raw/x';\n"
-    text += "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {q};\n" for n, q in OF_SHARED.items())
-    root = make_project({"m.sql": text})
+    root = make_project({"m.sql": text + views(OF_SHARED)})
     x, z = root / "raw" / "x", root / "raw" / "z"
     write_deltalake(z, integers(k=range(8), v=[1, 2, 3, 4, 1, 2, 3, 4]))
     write_deltalake(x, pa.table({"y": [0.0]}))
-    names = [*OF_SHARED]
-    build(enter(root), names)
+    build(enter(root), [*OF_SHARED])
 
     def follow(*expected: str) -> None:
-        assert [*build(enter(root), names).values()] == [*expected]
+        assert [*build(enter(root), [*OF_SHARED]).values()] == [*expected]
 
     write_deltalake(z, integers(k=[9, 10], v=[4, 1]), mode="append")
     follow("append", "append", "merge")
@@ -211,10 +209,10 @@ def test_tables_are_computed_in_full_if_a_value_that_all_rows_share_changes(
 
 
 OF_FIRST = {
-    "best": "SELECT k, y, t FROM z ORDER BY y DESC NULLS LAST, k LIMIT 4",
-    "named": "SELECT z.k, y.n FROM z JOIN y ON z.k = y.k ORDER BY n, k LIMIT 3",
+    "best": ("keys", "SELECT k, y, t FROM z ORDER BY y DESC NULLS LAST, k LIMIT 4"),
+    "named": ("keys", "SELECT z.k, y.n FROM z JOIN y ON z.k = y.k ORDER BY n, k LIMIT 3"),
 }
-"""Queries that end with ORDER BY … LIMIT."""
+"""Queries that end with ORDER BY … LIMIT, as `OF_AMOUNTS`."""
 
 
 @pytest.mark.slow
@@ -224,8 +222,7 @@ def test_the_first_rows_follow_changes_while_enough_are_left(
 ) -> None:
     text = "CREATE TABLE z (k INT, y DOUBLE, t STRING) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE y (k INT, n INT) USING delta LOCATION 'raw/y';\n"
-    text += "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {query};\n" for n, query in OF_FIRST.items())
-    root = make_project({"m.sql": text})
+    root = make_project({"m.sql": text + views(OF_FIRST)})
     y, z = root / "raw" / "y", root / "raw" / "z"
 
     def rows(*values: tuple[int, float | None, str]) -> pa.Table:
@@ -234,14 +231,11 @@ def test_the_first_rows_follow_changes_while_enough_are_left(
 
     write_deltalake(z, rows(*((n, n / 2, "abc"[n % 3]) for n in range(12))))
     write_deltalake(y, integers(k=range(12), n=[*range(12)]))
-    names = [*OF_FIRST]
-    build(enter(root), names)
+    build(enter(root), [*OF_FIRST])
 
     def follow(change: Callable[[], object], *expected: str) -> None:
         change()
-        methods = build(enter(root), names)
-        print(methods)
-        assert [*methods.values()] == [*expected]
+        assert [*build(enter(root), [*OF_FIRST]).values()] == [*expected]
 
     more = rows((20, 0.0, "a"), (21, -0.0, "b"), (22, 9.5, "c"), (23, 99.0, "c"), (24, None, "c"))
     follow(lambda: write_deltalake(z, more, mode="append"), "keys", "stamp")
