@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.snapshots import Effort
-from persist_assets.planning.costs import whole_seconds
+from persist_assets.planning.costs import owed_after, whole_seconds
 from persist_assets.planning.volumes import rows_of_changes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def effort_of(task: Task, build: Build, computed: Computed | None = None) -> Effort | None:
-    """Return what a build did; None if it computed all rows, or continued no table.
+    """Return what a build did; None if it only computed all rows, or continued no table.
 
     Parameters
     ----------
@@ -28,9 +28,16 @@ def effort_of(task: Task, build: Build, computed: Computed | None = None) -> Eff
         The rows that it has written; None: it found that no row differs.
     """
     continues = computed is not None and computed.n_kept is not None
-    if build.maintenance == "whole" or not (continues or task.step.increment):
+    costs = task.world.costs.get(build.build_id, ())
+    if build.maintenance == "whole":
+        lost_s = computed.lost_s if computed else 0.0
+        owed_s = owed_after(costs, (build.computed_s or 0.0) - lost_s, lost_s)
+        if not lost_s and not owed_s:
+            return None
+        return Effort(seconds_lost=round(lost_s, 3), seconds_owed=round(owed_s, 3))
+    if not (continues or task.step.increment):
         return None
-    whole_s, is_measured = whole_seconds(task.world.costs.get(build.build_id, ()), 0)
+    whole_s, is_measured = whole_seconds(costs, 0)
     expected = task.step.expected
     by_size_s = expected.by_size_s if expected else None
     saved_s = whole_s - build.computed_s if is_measured and build.computed_s is not None else None

@@ -117,6 +117,8 @@ class Computed:
     touched
         The keys outside of which no row differs from an earlier version of the table; None: not
         known.
+    lost_s
+        The seconds of an attempt to maintain the table, after which all rows were computed.
     """
 
     columns: tuple[Column, ...]
@@ -133,6 +135,7 @@ class Computed:
     n_rewritten: int = 0
     n_kept: int | None = None
     touched: Touched | None = None
+    lost_s: float = 0.0
 
 
 @dataclass(slots=True)

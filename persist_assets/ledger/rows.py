@@ -261,8 +261,10 @@ def cost_of(row: Row[Any]) -> Cost:
     """Return the cost of the build in a row of `builds` that recorded its method."""
     effort = row.effort or {}
     n_rows, n_bytes = row.written_rows or 0, row.written_bytes or 0
-    seconds = max(0.0, row.computed_seconds - effort.get("seconds_shared", 0.0))
-    return Cost(row.maintenance, seconds, n_rows, n_bytes, effort.get("seconds_by_size"))
+    elsewhere_s = effort.get("seconds_shared", 0.0) + effort.get("seconds_lost", 0.0)
+    seconds = max(0.0, row.computed_seconds - elsewhere_s)
+    by_size_s, owed_s = effort.get("seconds_by_size"), effort.get("seconds_owed", 0.0)
+    return Cost(row.maintenance, seconds, n_rows, n_bytes, by_size_s, owed_s)
 
 
 def build_of(row: Row[Any]) -> Build:

@@ -6,6 +6,7 @@ Where nothing was measured, sizes decide. What builds of the same meaning took c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ _MOST_COMPARING = 0.1
 
 It is lost if the value changed.
 """
+_MOST_LOST = 0.1
+"""The share of the time of full builds that attempts to avoid them may take."""
 _LEAST_OF_SMALL_S = 10.0
 """A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
 _LEAST_OF_SMALL_AT_FIRST_S = 60.0
@@ -190,6 +193,35 @@ def dear_comparison(
     read = sum(c.total_bytes * _n_reads(texts, table) for table, c in changes.items())
     comparing_s = read / _READ_BYTES_PER_S
     return comparing_s if comparing_s > _MOST_COMPARING * whole_s else None
+
+
+def owed_after(costs: Sequence[Cost], whole_s: float, lost_s: float) -> float:
+    """Return the seconds of failed attempts that later full builds must make up for.
+
+    An attempt to maintain a table may fail, for instance because a change touches too many keys.
+    This may be an exception, so after the first failure the next change is attempted, too. After
+    more failures, each full build makes up for a tenth of its own time. A success cancels the rest.
+
+    Parameters
+    ----------
+    costs
+        What builds of the same meaning took, the latest first.
+    whole_s, lost_s
+        What computing all rows has taken now, and the attempt before that; 0: there was none.
+    """
+    owed_s, repaid_s = costs[0].owed_s if costs else 0.0, _MOST_LOST * whole_s
+    if not owed_s:
+        return min(lost_s, repaid_s / 2)
+    return max(0.0, owed_s + lost_s - repaid_s)
+
+
+def builds_to_wait(costs: Sequence[Cost], whole_s: float) -> int:
+    """Return how many full builds come before the next attempt to maintain a table.
+
+    Zero, unless several attempts have failed; see `owed_after`.
+    """
+    owed_s, repaid_s = costs[0].owed_s if costs else 0.0, _MOST_LOST * whole_s
+    return max(0, ceil(owed_s / repaid_s) - 1) if owed_s else 0
 
 
 def _correction(costs: Sequence[Cost], n_builds: int = 2, default: float = 1.0) -> float:

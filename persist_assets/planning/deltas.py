@@ -16,6 +16,7 @@ from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.plans import Increment
 from persist_assets.planning.by_keys import unfit_keys
 from persist_assets.planning.costs import (
+    builds_to_wait,
     dear_comparison,
     estimate,
     is_quick,
@@ -159,6 +160,12 @@ def _why_dearer(
         return (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
+        )
+    n = builds_to_wait(costs, expected.whole_s)
+    if n:
+        return (
+            "the last attempts to compute only rows that can differ failed;"
+            f" the next one follows after about {n} full build{'' if n == 1 else 's'}"
         )
     if comparing_s is not None:
         return (

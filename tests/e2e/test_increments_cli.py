@@ -45,7 +45,7 @@ def test_an_incremental_table_grows_and_reports_its_watermark(
         **{"rows_changed": 2, "keys_touched": None, "files_rewritten": 0, "files_kept": 1},
         "seconds_saved": effort["seconds_saved"],
         "seconds_by_size": None,  # no costs were compared
-        "seconds_shared": 0.0,
+        **{"seconds_shared": 0.0, "seconds_lost": 0.0, "seconds_owed": 0.0},
     }
     last, first = document("show", "q", cwd=root)["builds"]
     assert (last["maintenance"], last["rows_written"], last["effort"]) == ("append", 2, effort)

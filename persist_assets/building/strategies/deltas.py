@@ -8,6 +8,7 @@ computing everything, all rows are computed.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -275,7 +276,7 @@ def or_all_rows(
     NotIncrementalError
         ``refresh=strict`` forbids computing all rows.
     """
-    source, reader = task.source, task.reader
+    source, reader, began = task.source, task.reader, time.monotonic()
     why, computed = "its table has rows of older code", None
     if task.started.keeps_files:
         try:
@@ -291,8 +292,11 @@ def or_all_rows(
     root = reader.settings.table_root(task.started.table)
     delete_directory(f"{root}/{task.build_uid}")
     frame = reader.compute(source, read)
+    lost_s = time.monotonic() - began
     computed = otherwise.write(task, Scope(), frame, read)
-    return computed if isinstance(computed, Snapshot) else replace(computed, maintenance="whole")
+    if isinstance(computed, Snapshot):
+        return computed
+    return replace(computed, maintenance="whole", lost_s=lost_s)
 
 
 def named(task: Task, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:

@@ -237,7 +237,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The work of a build that updated a table without computing all rows.
+    """The work of a build that updated a table without computing all rows, or tried to.
 
     Attributes
     ----------
@@ -256,6 +256,10 @@ class Effort:
         The seconds that it spent on rows that other sources use, too, less its share of the seconds
         that all builds of the run spent on these. Negative: others spent them. Zero in builds of
         versions that did not record it.
+    seconds_lost
+        The seconds of an attempt to update the table, after which the build computed all rows.
+    seconds_owed
+        The seconds of such attempts that full builds must make up for; see `costs.owed_after`.
     """
 
     rows_changed: int | None = None
@@ -265,6 +269,8 @@ class Effort:
     seconds_saved: float | None = None
     seconds_by_size: float | None = None
     seconds_shared: float = 0.0
+    seconds_lost: float = 0.0
+    seconds_owed: float = 0.0
 
     @property
     def in_words(self) -> str:
@@ -284,6 +290,8 @@ class Effort:
         facts = [f"{title}: {n:,}" for title, n in titles.items() if n is not None]
         if self.seconds_saved is not None:
             facts.append(f"seconds saved: {self.seconds_saved:,.1f}")
+        if self.seconds_lost:
+            facts.append(f"seconds lost in an attempt to update it: {self.seconds_lost:,.1f}")
         return ", ".join(facts)
 
 
@@ -312,7 +320,8 @@ class Build:
         The seconds from its start until its rows were written and checked. It may have been
         published much later.
     effort
-        None if it computed all rows or none, or did not record it.
+        None if it computed all rows or none without an attempt to compute fewer, or did not record
+        it.
     """
 
     build_uid: str
@@ -357,12 +366,14 @@ class Cost:
     Attributes
     ----------
     seconds
-        From its start until its rows were written and checked; of work that it shares with other
-        sources, its share.
+        From its start until its rows were written and checked, without a failed attempt to maintain
+        the table; of work that it shares with other sources, its share.
     rows, bytes
         What it wrote itself.
     by_size_s
         The seconds that it was expected to take by sizes alone; None: unknown.
+    owed_s
+        See `Effort.seconds_owed`.
     """
 
     maintenance: str
@@ -370,6 +381,7 @@ class Cost:
     rows: int
     bytes: int
     by_size_s: float | None = None
+    owed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

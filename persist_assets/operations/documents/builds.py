@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EffortDocument(Document):
-    """The work of a build that updated a table without computing all rows.
+    """The work of a build that updated a table without computing all rows, or tried to.
 
     See `persist_assets.core.model.snapshots.Effort`.
     """
@@ -29,6 +29,8 @@ class EffortDocument(Document):
     seconds_saved: float | None
     seconds_by_size: float | None
     seconds_shared: float
+    seconds_lost: float
+    seconds_owed: float
 
 
 class BuildDocument(Document):

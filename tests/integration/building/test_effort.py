@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
@@ -111,16 +111,30 @@ def test_the_ledger_records_the_effort_of_incremental_builds(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("T12")
-def test_a_build_that_falls_back_to_all_rows_records_no_effort(
-    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.proves("T25")
+def test_a_build_that_falls_back_to_all_rows_records_the_time_lost(
+    make_project: Make, enter: Enter
 ) -> None:
-    from persist_assets.building.strategies import deltas
-
-    root = project(make_project)
-    efforts(enter(root))
-    put_rows(root / "raw" / "dim", USERS, [(7, "n1", "x")], grows=True)
-    too_much: Any = lambda *_: None  # noqa: E731
-    monkeypatch.setattr(deltas.Delta, "_replace", too_much)
-    work = build(enter(root), "averages")
-    assert (work.build.maintenance, work.build.effort) == ("whole", None)
+    query = "SELECT usr, name, count(*) OVER (PARTITION BY name) AS n FROM dim"
+    root = make_project({"m.sql": f"{RAW}{WITHOUT_COST}CREATE VIEW spread AS {query};\n"})
+    put_rows(root / "raw" / "dim", USERS, [(n, f"n{n % 3}", "x") for n in range(1_200)])
+    assert build(enter(root), "spread").build.effort is None
+    owed: list[float] = []
+    for first in (2_000, 3_000):
+        rows = [(first + n, f"n{n}", "x") for n in range(3)]  # of all names
+        put_rows(root / "raw" / "dim", USERS, rows, grows=True)
+        now = enter(root)
+        work = build(now, "spread")
+        assert work.build.maintenance == "whole"
+        effort, seconds = work.build.effort, work.build.computed_s
+        assert effort is not None
+        assert seconds is not None
+        assert 0 < effort.seconds_lost < seconds
+        assert "seconds lost in an attempt to update it" in effort.in_words
+        cost = now.ledger.builds.fetch_costs(build_id=work.build.build_id)[0]
+        assert cost.seconds == pytest.approx(seconds - effort.seconds_lost, abs=2e-3)
+        assert cost.owed_s == effort.seconds_owed
+        owed.append(cost.owed_s)
+    assert 0 < owed[0] <= 0.05 * seconds  # so the next change is attempted, too
+    owed_s = owed[0] + effort.seconds_lost - 0.1 * cost.seconds
+    assert owed[1] == pytest.approx(max(0.0, owed_s), abs=2e-3)

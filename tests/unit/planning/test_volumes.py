@@ -24,7 +24,12 @@ from persist_assets.core.model.plans import (
 )
 from persist_assets.core.model.snapshots import Cost, KeptState
 from persist_assets.operations.documents.plans import StepDocument
-from persist_assets.planning.costs import Experience, experience_of
+from persist_assets.planning.costs import (
+    Experience,
+    builds_to_wait,
+    experience_of,
+    owed_after,
+)
 from persist_assets.planning.inputs import as_of, drawn
 from persist_assets.planning.maintenance import why_all_rows
 from persist_assets.planning.planner import plan
@@ -211,6 +216,56 @@ def after_costs(
 def kept_up(seconds: float, by_size_s: float | None = 2.0) -> Cost:
     """Return the cost of a build that maintained the table incrementally."""
     return Cost("keys", seconds, 10, 100, by_size_s)
+
+
+def fell_back(seconds: float, owed_s: float) -> Cost:
+    """Return the cost of a full build after an attempt to maintain the table."""
+    return replace(WHOLE, seconds=seconds, owed_s=owed_s)
+
+
+@pytest.mark.proves("T25")
+@pytest.mark.parametrize(
+    ("owed_s", "n_builds"), [(0.0, 0), (3.9, 0), (4.0, 0), (4.1, 1), (8.1, 2), (40.0, 9)]
+)
+def test_after_failed_attempts_full_builds_make_up_for_them(owed_s: float, n_builds: int) -> None:
+    assert builds_to_wait((fell_back(40.0, owed_s), WHOLE), 40.0) == n_builds
+    step = after_costs(fell_back(40.0, owed_s), WHOLE)
+    if not n_builds:
+        assert step.maintenance == "keys"
+        return
+    number = "1 full build" if n_builds == 1 else f"{n_builds} full builds"
+    assert (step.maintenance, step.why) == (
+        "whole",
+        "the last attempts to compute only rows that can differ failed;"
+        f" the next one follows after about {number}",
+    )
+    for refresh in ("incremental", "strict"):
+        forced = after_costs(fell_back(40.0, owed_s), annotation=f"refresh={refresh}")
+        assert forced.maintenance == "keys"
+
+
+@pytest.mark.proves("T25")
+@pytest.mark.parametrize("lost_s", [0.1, 1.0, 3.0, 10.0, 39.0])
+def test_failed_attempts_take_a_tenth_of_full_builds(lost_s: float) -> None:
+    whole_s = 10.0
+    cost = replace(WHOLE, seconds=whole_s)
+    n_attempts, owed = 0, [0.0]
+    for _ in range(500):
+        attempts = not builds_to_wait((cost,), whole_s)
+        n_attempts += attempts
+        cost = replace(cost, owed_s=owed_after((cost,), whole_s, lost_s if attempts else 0.0))
+        owed.append(cost.owed_s)
+    assert owed[1] <= 0.05 * whole_s  # so a second attempt follows at once
+    assert n_attempts * lost_s <= 0.1 * whole_s * 500 + 2 * lost_s
+    assert n_attempts * lost_s >= min(lost_s * 500, 0.1 * whole_s * 500) - 2 * lost_s
+
+
+@pytest.mark.proves("T25")
+def test_a_success_cancels_failed_attempts() -> None:
+    costs = kept_up(1.0), fell_back(40.0, 400.0), WHOLE
+    assert after_costs(*costs).maintenance == "keys"
+    assert owed_after(costs, 40.0, 20.0) == 2.0
+    assert owed_after((), 40.0, 0.0) == 0.0
 
 
 @pytest.mark.proves("T12")
