@@ -112,10 +112,13 @@ class Star:
         The number of events. There is a payment for a bit more than a fourth of them.
     until
         The day after the last one with events.
+    feed
+        The tables have a change data feed.
     """
 
-    def __init__(self, root: Path, rows: int, until: date) -> None:
+    def __init__(self, root: Path, rows: int, until: date, *, feed: bool = False) -> None:
         self.raw = root / "raw"
+        self.properties = {"delta.enableChangeDataFeed": "true"} if feed else None
         self.duckdb = duckdb.connect()
         self.rows, self.days = rows, 365 if rows >= WHOLE_YEAR else 60
         self.first_day = until - timedelta(days=self.days)
@@ -145,7 +148,8 @@ class Star:
         rows = relation.to_arrow_table()
         utc = pa.timestamp("us", tz="UTC")
         fields = [f.with_type(utc) if pa.types.is_timestamp(f.type) else f for f in rows.schema]
-        write_deltalake(self.raw / table, rows.cast(pa.schema(fields)), mode="append")
+        rows = rows.cast(pa.schema(fields))
+        write_deltalake(self.raw / table, rows, mode="append", configuration=self.properties)
         return rows.num_rows
 
     def add_days(self, n: int) -> int:
@@ -240,7 +244,8 @@ Turns = dict[str, dict[str, measuring.Refresh]]
 
 def measure(root: Path, settings: argparse.Namespace, groups: Mapping[str, str]) -> Turns:
     """Make all changes, print what each costs, and return it by change and shape."""
-    star = Star(make_project(root, groups, settings.refresh), settings.rows, settings.until)
+    place = make_project(root, groups, settings.refresh)
+    star = Star(place, settings.rows, settings.until, feed=settings.feed)
     uncompared = {name for name, group in groups.items() if group == UNCOMPARED}
     bench = measuring.Bench(root, uncompared=uncompared)
     turns = {"built": bench.turn()}
@@ -290,6 +295,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=0, help="so often all changes come before")
     parser.add_argument("--until", type=date.fromisoformat, default=date.today(), help="a date")
     parser.add_argument("--refresh", default="incremental", help="of all sources; '': the default")
+    parser.add_argument("--feed", action="store_true", help="tables have a change data feed")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     return parser.parse_args(arguments)
 
