@@ -30,8 +30,7 @@ _HINTS: Mapping[str, str] = {
     ),
     r"of IN or NOT IN": "write EXISTS or NOT EXISTS (SELECT … WHERE …)",
     r"of a subquery without an equality": (
-        "compare a column of the subquery with one of the outer query by =; if it has one result"
-        " for all rows, write (SELECT count(*) FROM …) > 0"
+        "compare a column of the subquery with one of the outer query by ="
     ),
     r"of a subquery with conditions": (
         "put all conditions of the subquery on the outer query into one WHERE"

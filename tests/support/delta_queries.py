@@ -183,7 +183,11 @@ class DeltaWriter(Writer):
         if depth <= 0:
             return f"{column} IN (1, {self.one_of('2', '3', 'NULL')})"
         if chance < 0.84:
-            text, _ = self.correlated(names, depth)
+            if self.draw.random() < 0.15:  # one result for all rows
+                table, alias = self.one_of(*TABLES), self.alias("s")
+                text = f"FROM {table} {alias} WHERE {self.condition({alias: TABLES[table]}, 0)}"
+            else:
+                text, _ = self.correlated(names, depth)
             return f"{self.one_of('', 'NOT ')}EXISTS (SELECT 1 {text})"
         if chance < 0.93:
             table, alias = self.one_of(*TABLES), self.alias("s")

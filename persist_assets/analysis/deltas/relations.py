@@ -102,7 +102,7 @@ class Relations:
         return name
 
     def expect_same(self, subquery: Subquery, types: Types) -> None:
-        """Let the rules assume that a scalar subquery has the same value as before.
+        """Let the rules assume that a subquery has the same value for all rows as before.
 
         Raises
         ------
@@ -111,8 +111,9 @@ class Relations:
         """
         check_exact(subquery.block, types)
         new, old = (self.printer(version).expr(subquery) for version in (NEW, OLD))
-        same = f"{new} <=> {old}"
-        if is_loose(types.of(subquery.block.columns[0].expr)):  # 0.0 equals -0.0
+        same = f"({new}) <=> ({old})"
+        is_scalar = subquery.kind == "scalar"
+        if is_scalar and is_loose(types.of(subquery.block.columns[0].expr)):  # 0.0 equals -0.0
             same += f" AND CAST({new} AS STRING) <=> CAST({old} AS STRING)"
         changed = self.hold("value", f"SELECT 1 AS c0 WHERE NOT ({same})")
         if changed not in self.changed_values:

@@ -8,7 +8,8 @@
                              it as they are now and those after it as they were
     EXISTS, IN, scalar       the rows whose correlation key is touched, tested before and now,
     subquery                 and the changed rows, tested now
-    scalar subquery without  none: if its value changed, a build computes all rows
+    EXISTS and scalar        none: if its value changed, a build computes all rows
+    subquery without
     references to the rows
     UNION ALL                the changes of the branches
     GROUP BY, DISTINCT       the groups of touched keys, as they were and as they are
@@ -200,7 +201,7 @@ class Rules:
 
     def has_one_value(self, subquery: Subquery) -> bool:
         """Whether a subquery has one value for all rows."""
-        return subquery.kind == "scalar" and not self._free.of(subquery.block)
+        return subquery.kind in ("scalar", "exists") and not self._free.of(subquery.block)
 
     def _restricted(
         self, block: Block, exprs: Sequence[Expr], keys: str

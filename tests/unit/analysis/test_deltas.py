@@ -647,6 +647,9 @@ SHARED = (
     "SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND s.a < (SELECT max(j) FROM t)",
     "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.a >= (SELECT min(j) FROM t))",
     "SELECT k, a, b FROM r WHERE b < (SELECT max(j) FROM t) ORDER BY a, b, k LIMIT 3",
+    "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE a = 2 AND k = 1)",
+    "SELECT k, sum(a) AS s FROM r WHERE NOT EXISTS (SELECT 1 FROM t WHERE j = 3) GROUP BY k",
+    "SELECT a FROM r WHERE a > 1 OR EXISTS (SELECT k FROM s GROUP BY k, a HAVING count(*) > 2)",
 )
 """Queries with a subquery that has one value for all rows."""
 
