@@ -128,8 +128,7 @@ def _program(
         The change of an input does not tell which keys it touches.
     """
     by = source.annotation.by
-    held, touched, probes = dict[str, str](), dict[str, None](), dict[str, Probe]()
-    values = dict[str, None]()
+    selects, programs = dict[str, None](), list[Program]()
     keyed: dict[SourceID, tuple[tuple[int, str], ...]] = {}
     for one in inputs_of(source, project.by_id):
         read = one.source
@@ -146,44 +145,34 @@ def _program(
             known = {column.name.lower() for _, column in one.columns}
             lacking = ", ".join(name for name in by if name.lower() not in known)
             raise NoRule(f"it gets {read.name} without {lacking}, and {read.name} changed")
-        text = _touched(project, one, numbers, reads, grown & reads, held, probes, values)
-        touched |= {} if text is None else {text: None}
-    if not touched:
+        if read.is_leaf:
+            selects[_distinct(numbers, quote(relation_name("delta", read.source_id)))] = None
+            continue
+        program = _program_below(project, read, reads, grown & reads)
+        if program is not None:
+            selects[_keys_of(read, program, numbers)] = None
+            programs.append(program)
+    if not selects:
         return None
-    union = " UNION ".join(touched)
+    union = " UNION ".join(selects)
     keys = f"keys:{sha256(union.encode()).hexdigest()[:16]}"
-    held[keys] = union
+    held = {name: sql for p in programs for name, sql in p.held.items()} | {keys: union}
+    probes = {name: probe for p in programs for name, probe in p.probes.items()}
     probes |= {table: Probe(table, columns, keys) for table, columns in keyed.items()}
-    uses = _uses(project, source)
-    return Program(held, "", uses, probes, keys, changed_values=tuple(values))
+    values = dict.fromkeys(value for p in programs for value in p.changed_values)
+    return Program(held, "", _uses(project, source), probes, keys, changed_values=tuple(values))
 
 
-def _touched(
-    project: Project,
-    one: Input,
-    numbers: Sequence[int],
-    changed: frozenset[SourceID],
-    grown: frozenset[SourceID],
-    held: dict[str, str],
-    probes: dict[str, Probe],
-    values: dict[str, None],
-) -> str | None:
-    """Return the SELECT of the keys of an input's changed rows, None if it does not change.
+def _program_below(
+    project: Project, read: Source, changed: frozenset[SourceID], grown: frozenset[SourceID]
+) -> Program | None:
+    """Return the program of a query that a function reads; None: no row changes.
 
     Parameters
     ----------
-    numbers
-        The numbers of the key columns.
     changed, grown
         The tables below it that changed, and those that only got rows.
-    held, probes
-        Get the relations that the SELECT reads.
-    values
-        Gets the `Program.changed_values` of the input.
     """
-    read = one.source
-    if read.is_leaf:
-        return _distinct(numbers, quote(relation_name("delta", read.source_id)))
     if read.function is not None:
         raise NoRule(f"it reads {read.name}, which changed and has no table")
     try:
@@ -193,15 +182,15 @@ def _touched(
     except NoRule as error:
         why = f"the change of {read.name} is unknown because {error.reason}"
         raise NoRule(f"it reads {read.name}, and {why}") from None
-    if program is None:
-        return None
-    if program.keys is not None and not {*numbers} <= {*program.key_columns}:
-        raise NoRule(f"it reads {read.name}, whose changed rows are known by other columns")
-    held |= program.held
-    probes |= program.probes
-    values |= dict.fromkeys(program.changed_values)
+    return program
+
+
+def _keys_of(read: Source, program: Program, numbers: Sequence[int]) -> str:
+    """Return the SELECT of the values that columns have in the changed rows of a query."""
     if program.keys is None:
         return _distinct(numbers, f"({program.rows})")
+    if not {*numbers} <= {*program.key_columns}:
+        raise NoRule(f"it reads {read.name}, whose changed rows are known by other columns")
     return _distinct([program.key_columns.index(n) for n in numbers], quote(program.keys))
 
 
