@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from persist_assets.analysis.deltas.weights import netted
 from persist_assets.building.held_relations import SharedWork
+from persist_assets.building.key_files import files_with, spans_by_file
 from persist_assets.building.reader import Slice, view_name
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, GoneError, StorageError
@@ -69,6 +70,8 @@ _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
 """Files with a table's changed rows that are larger than this have many rows."""
+_PRUNED_BYTES = 4 * 2**20
+"""In tables of at least this size, keys are searched only in files that can have them."""
 _LARGE_BYTES = 128 * 2**20
 _MANY_FILES = 8
 """In tables of at least this size with as many files, those that have some keys are found first."""
@@ -525,11 +528,11 @@ class ChangedTables:
         held = relations.find_probe(place, numbers, keys)
         if held is not None and relations.holds_few(held):
             return held
-        having_keys = self._having_keys(probe, keys)
         if held is None:
-            view = self._search(version, probe, digest, having_keys, columns, n_users)
+            view = self._search(version, probe, digest, keys, columns, n_users)
         else:
             items = ", ".join(f"c{n}" for n, _ in columns)
+            having_keys = self._having_keys(probe, keys)
             text = f"SELECT t.* FROM (SELECT {items} FROM {quote(held)}){having_keys}"
             view = self._hold("probe", text, n_users=n_users)
         relations.add_probe(place, numbers, keys, view)
@@ -548,7 +551,7 @@ class ChangedTables:
         version: str,
         probe: Probe,
         digest: str,
-        having_keys: str,
+        keys: str,
         columns: Sequence[tuple[int, str]],
         n_users: int,
     ) -> str:
@@ -556,17 +559,27 @@ class ChangedTables:
 
         Parameters
         ----------
+        keys
+            The view of the keys.
         columns, n_users
             See `_uses_of`.
         """
         table, relations = probe.table, self.reader.relations
+        having_keys = self._having_keys(probe, keys)
         hold = partial(self._hold, "probe", n_users=n_users)
         items = ", ".join(f"c{n}" for n, _ in columns)
 
         def probed(kind: str) -> str:
-            view = self._show_table(kind, table)
+            view, files = self._show_table(kind, table), self._files_of(kind, table)
+            if self.changes[table].total_bytes >= _PRUNED_BYTES:
+                names = [name for _, name in probe.columns]
+                some = self._files_with(table, files, names, keys)
+                if len(some) < len(files):
+                    view, files = self._show_files(table, some), some
             if len(columns) > len(probe.columns):
-                view = self._show_files_having(kind, table, probe.columns, having_keys, n_users)
+                view = self._show_files_having(
+                    view, files, table, probe.columns, having_keys, n_users
+                )
             rows = _numbered(view, columns)
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
@@ -603,21 +616,45 @@ class ChangedTables:
             names[version],
         )
 
+    def _files_with(
+        self, source_id: SourceID, files: tuple[str, ...], names: Sequence[str], keys: str
+    ) -> tuple[str, ...]:
+        """Return the files of a table that can have rows with some keys, by their statistics.
+
+        At least one file is returned.
+
+        Parameters
+        ----------
+        names
+            The columns that have the keys.
+        keys
+            The view of the keys.
+        """
+        source, snapshot = self.reader.project.by_id[source_id], self.read.get(source_id)
+        relations, some = self.reader.relations, files
+        for number, name in enumerate(names):
+            find = partial(spans_by_file, self.reader, source, snapshot, name)
+            spans = relations.spans_in_files(self._table_name(source_id), name, find)
+            values = relations.values_of_keys(keys, f"c{number}") if spans else None
+            if values is not None:
+                some = files_with(some, spans, values)
+        return some or files[:1]
+
     def _show_files_having(
         self,
-        kind: str,
+        view: str,
+        files: tuple[str, ...],
         source_id: SourceID,
         key: Sequence[tuple[int, str]],
         having_keys: str,
         n_users: int,
     ) -> str:
-        """Return the view of the files of a large table that have rows with some keys.
+        """Return the view of those files of a large table that have rows with some keys.
 
         To find them, Spark reads the columns of the key only. Often few files have such rows: all
         rows of a deleted key are gone, and those of a new key are in new files. If a file from the
         middle has some, the others probably have, too.
         """
-        view, files = self._show_table(kind, source_id), self._files_of(kind, source_id)
         if self.changes[source_id].total_bytes < _LARGE_BYTES or len(files) < _MANY_FILES:
             return view
         middle = (files[len(files) // 2],)

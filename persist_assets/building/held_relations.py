@@ -11,6 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import BuildError
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     """A version of a table, and the columns whose values a search compares with keys."""
     _ByProbe = dict[str, list[Program | Merging]]
     _Planned = Callable[[DataFrame], DataFrame]
+    _Span = tuple[Any, Any]
+    """The least and the greatest of some values."""
 
 _MUCH_BYTES = 16 * 2**20
 """Changed rows in more bytes of files are not read into memory."""
@@ -43,6 +46,8 @@ _FEW_ROWS = 50_000
 """Relations with at most as many rows are read by one task."""
 _MOST_KEY_BYTES = 2**24
 """Keys larger than this are not compared with others."""
+_MOST_VALUES = 200_000
+"""More keys are not compared with the statistics of files."""
 _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
 
@@ -170,6 +175,8 @@ class HeldRelations:
         self._of_probes: dict[tuple[frozenset[SourceID], ...], _ByProbe] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._n_users: dict[SourceID, int] = {}
+        self._values: dict[tuple[str, str], list[Any] | None] = {}
+        self._spans: dict[tuple[str, str], dict[str, _Span]] = {}
         self._lock = threading.RLock()
 
     def hold(
@@ -345,6 +352,32 @@ class HeldRelations:
         rows = read_rows(keys.place)
         return rows if rows.nbytes <= _MOST_KEY_BYTES else None
 
+    def values_of_keys(self, name: str, column: str) -> list[Any] | None:
+        """Return the values of a column of held keys in ascending order.
+
+        None: there are too many, one is NULL, or they are neither integers nor dates.
+        """
+        with self._lock:
+            if (name, column) not in self._values:
+                self._values[name, column] = self._find_values(name, column)
+            return self._values[name, column]
+
+    def _find_values(self, name: str, column: str) -> list[Any] | None:
+        rows = self._keys_here(name)
+        if rows is None or rows.num_rows > _MOST_VALUES or rows[column].null_count:
+            return None
+        values: list[Any] = rows[column].unique().to_pylist()
+        return sorted(values) if all(type(v) in (int, date) for v in values) else None
+
+    def spans_in_files(
+        self, table: str, column: str, find: Callable[[], dict[str, _Span]]
+    ) -> dict[str, _Span]:
+        """Return the spans of a column in the files of a version of a table, found once."""
+        with self._lock:
+            if (table, column) not in self._spans:
+                self._spans[table, column] = find()
+            return self._spans[table, column]
+
     def add_probe(self, place: _Place, columns: frozenset[int], keys: str, rows: str) -> None:
         """Record that the rows of a table that have some keys are held."""
         with self._lock:
@@ -388,6 +421,8 @@ class HeldRelations:
             self._nets.clear()
             self._probes.clear()
             self._of_probes.clear()
+            self._values.clear()
+            self._spans.clear()
 
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:
         """Return the numbers and names of the columns of a table that maintained sources use.

@@ -39,6 +39,7 @@ _HINTS: Mapping[str, str] = {
         "find all rows of the subquery by columns of the outer query, or persist a part of it as a"
         " source of its own"
     ),
+    r"of a subquery of the type": "select one of its fields or values in the subquery",
     r"of a subquery in ON": "join with the rows of the subquery instead",
     r"of an aggregate over all rows": (
         "group by a column; counts, and sums and averages of decimals or integers, can also be"

@@ -156,11 +156,28 @@ def _program(
         return None
     union = " UNION ".join(selects)
     keys = f"keys:{sha256(union.encode()).hexdigest()[:16]}"
-    held = {name: sql for p in programs for name, sql in p.held.items()} | {keys: union}
-    probes = {name: probe for p in programs for name, probe in p.probes.items()}
+    held, probes = _united(programs)
+    held[keys] = union
     probes |= {table: Probe(table, columns, keys) for table, columns in keyed.items()}
     values = dict.fromkeys(value for p in programs for value in p.changed_values)
     return Program(held, "", _uses(project, source), probes, keys, changed_values=tuple(values))
+
+
+def _united(programs: Iterable[Program]) -> tuple[dict[str, str], dict[str, Probe]]:
+    """Return the held relations and the probes of several programs.
+
+    Probes of the same columns have one name, but each program has keys of its own origins.
+    """
+    held, probes = dict[str, str](), dict[str, Probe]()
+    for program in programs:
+        for name, sql in program.held.items():
+            if held.setdefault(name, sql) != sql:
+                held[name] += f" UNION {sql}"
+        for digest, probe in program.probes.items():
+            known = probes.setdefault(digest, probe)
+            origins = sorted({*known.origins, *probe.origins})
+            probes[digest] = replace(probe, origins=tuple(origins))
+    return held, probes
 
 
 def _program_below(

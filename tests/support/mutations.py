@@ -881,8 +881,8 @@ MUTATIONS = (
     ),
     _keys(
         "all changed inputs touch keys",
-        "touched |= {} if text is None else {text: None}",
-        "touched = {} if text is None else {text: None}",
+        "selects[_keys_of(read, program, numbers)] = None",
+        "selects = {_keys_of(read, program, numbers): None}",
     ),
     _keys(
         "a changed input whose columns are unknown touches all keys",
@@ -891,13 +891,18 @@ MUTATIONS = (
     ),
     _keys(
         "a view passes keys on only if its change is known by them",
-        "program.keys is not None and not {*numbers} <= {*program.key_columns}:",
-        "program.keys is not None and not program.key_columns:",
+        "if not {*numbers} <= {*program.key_columns}:",
+        "if not program.key_columns:",
     ),
     _keys(
         "columns that are not selected are no keys",
         "if only is None or c.name in only",
         "if only is None or only",
+    ),
+    _keys(
+        "inputs that join the same table search it for the keys of each",
+        'held[name] += f" UNION {sql}"',
+        "pass",
     ),
     _keys("keys of other types are not compared", "if not alike(known[0][1], kind):", "if False:"),
 )

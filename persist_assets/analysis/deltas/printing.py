@@ -304,7 +304,7 @@ class Printer:
             raise NoRule("of a subquery in an aggregate or outer join")
         match expr.kind:
             case "exists":
-                return f"EXISTS ({text})"
+                return f"(EXISTS ({text}))"  # Spark does not compare it without parentheses
             case "in":
                 needles = self._list(expr.args, names)
                 return f"({needles}) IN ({text})" if expr.args else f"{needles} IN ({text})"

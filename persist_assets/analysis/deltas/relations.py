@@ -17,7 +17,14 @@ from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.pushing import equalities
 from persist_assets.analysis.deltas.staging import outermost
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Probe, probe_name, relation_name
+from persist_assets.core.model.deltas import (
+    ROW_WEIGHT,
+    WEIGHT,
+    NoRule,
+    Probe,
+    probe_name,
+    relation_name,
+)
 from persist_assets.core.spark_types import is_loose
 
 if TYPE_CHECKING:
@@ -107,13 +114,16 @@ class Relations:
         Raises
         ------
         NoRule
-            Its value depends on the order of rows.
+            Its value depends on the order of rows, or cannot be compared.
         """
         check_exact(subquery.block, types)
-        new, old = (self.printer(version).expr(subquery) for version in (NEW, OLD))
-        same = f"({new}) <=> ({old})"
         is_scalar = subquery.kind == "scalar"
-        if is_scalar and is_loose(types.of(subquery.block.columns[0].expr)):  # 0.0 equals -0.0
+        kind = types.of(subquery.block.columns[0].expr) if is_scalar else "boolean"
+        if kind is not None and re.search(r"\b(map|variant)\b", kind.lower()):
+            raise NoRule(f"of a subquery of the type {kind.upper()}", subquery.place, subquery)
+        new, old = (self.printer(version).expr(subquery) for version in (NEW, OLD))
+        same = f"{new} <=> {old}"
+        if is_loose(kind):  # 0.0 equals -0.0
             same += f" AND CAST({new} AS STRING) <=> CAST({old} AS STRING)"
         changed = self.hold("value", f"SELECT 1 AS c0 WHERE NOT ({same})")
         if changed not in self.changed_values:

@@ -276,23 +276,25 @@ def or_all_rows(
     NotIncrementalError
         ``refresh=strict`` forbids computing all rows.
     """
-    source, reader, began = task.source, task.reader, time.monotonic()
-    why, computed = "its table has rows of older code", None
+    source, reader, lost_s = task.source, task.reader, 0.0
+    why = "its table has rows of older code"
     if task.started.keeps_files:
+        began = time.monotonic()
         try:
-            why, computed = "more keys are touched than expected", maintain()
-            computed = in_own_table(task, computed) if isinstance(computed, Computed) else computed
+            computed = maintain()
+            if computed is not None:
+                kept = isinstance(computed, Snapshot)
+                return computed if kept else in_own_table(task, computed)
+            why = "more keys are touched than expected"
         except (BuildError, StorageError) as error:
             why = error.message
-    if computed is not None:
-        return computed
+        lost_s = time.monotonic() - began
     if source.annotation.is_strict:
         raise refusal(source, why)
     log.warning("`%s` is computed in full: %s", source.key, why, extra={"action": "compute-all"})
     root = reader.settings.table_root(task.started.table)
     delete_directory(f"{root}/{task.build_uid}")
     frame = reader.compute(source, read)
-    lost_s = time.monotonic() - began
     computed = otherwise.write(task, Scope(), frame, read)
     if isinstance(computed, Snapshot):
         return computed

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from persist_assets.building.key_files import pieces_of
 from persist_assets.building.reader import Slice
 from persist_assets.core.errors import BuildError
 from persist_assets.planning.increments import column_type, in_order, meeting
-from persist_assets.storage.changes import delta_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,19 +97,12 @@ def _pieces(task: Task, column: ColumnRef) -> tuple[Piece, ...] | None:
 
     None if there are no statistics.
     """
-    source_id, name = column.source_id, column.column
-    project, pins, world = task.reader.project, task.reader.pins, task.world
-    leaf = project.by_id.get(source_id)
+    project, world = task.reader.project, task.world
+    leaf = project.by_id.get(column.source_id)
     if leaf is None or leaf not in project.inputs(task.source):
         return None
-    table = world.readable(leaf) if leaf.raw is None else None
-    if leaf.raw is not None and source_id in world.versions:
-        root, form = pins.place(leaf)
-        pin = pins.pin(leaf)
-        commit = pin.commit  # a copy's version says it
-        if form == "delta" and not pin.by_log:
-            number = int(world.versions[source_id].split(":")[1]) if commit is None else commit
-            return delta_pieces(root, number, name)
-    if table is not None and table.view is None:
-        return delta_pieces(task.reader.settings.table_root(table.table), table.version, name)
-    return None
+    if leaf.raw is not None:
+        is_versioned = leaf.source_id in world.versions
+        return pieces_of(task.reader, leaf, None, column.column) if is_versioned else None
+    table = world.readable(leaf)
+    return pieces_of(task.reader, leaf, table, column.column) if table else None

@@ -24,7 +24,10 @@ RAW = """
 CREATE TABLE orders (customer_id INT, amount INT) USING delta LOCATION 'raw/orders';
 CREATE TABLE customers (name STRING, customer_id INT) USING delta LOCATION 'raw/customers';
 CREATE TABLE rates (rate INT) USING delta LOCATION 'raw/rates';
+CREATE TABLE visits (customer_id INT, n INT) USING delta LOCATION 'raw/visits';
 CREATE VIEW large AS SELECT amount, customer_id FROM orders WHERE amount > 1;
+CREATE VIEW paid AS SELECT o.*, v.n FROM orders o JOIN visits v ON v.customer_id = o.customer_id;
+CREATE VIEW known AS SELECT c.*, v.n FROM customers c JOIN visits v USING (customer_id);
 """
 HEAD = """
 from persist_assets import incremental_table, model, table
@@ -44,6 +47,7 @@ SCHEMAS = {
     "orders": pa.schema([("customer_id", pa.int32()), ("amount", pa.int32())]),
     "customers": pa.schema([("name", pa.string()), ("customer_id", pa.int32())]),
     "rates": pa.schema([("rate", pa.int32())]),
+    "visits": pa.schema([("customer_id", pa.int32()), ("n", pa.int32())]),
 }
 ORDERS = ((1, 10), (1, 20), (2, 5), (3, 7), (None, 4))
 Rows = list[tuple[Any, ...]]
@@ -57,6 +61,7 @@ class Lab:
         self.put("orders", *ORDERS)
         self.put("customers", ("a", 1), ("b", 2), ("n", None))
         self.put("rates", (2,))
+        self.put("visits", (1, 5), (2, 5), (3, 5))
 
     def put(self, table: str, *rows: tuple[Any, ...], mode: Any = "append") -> None:
         schema = SCHEMAS[table]
@@ -195,6 +200,30 @@ def test_keys_are_followed_through_views_and_tables_of_functions(
     expected = [(1, 2, 4, 3), (2, 2, 4, 3), (3, 1, 2, 3), (None, 1, 2, 3)]
     assert (method(work), rows) == ("keys, keys", expected)
     assert [lab.verify(name).status for name in ("counts", "doubled")] == ["equal", "equal"]
+
+
+JOINED = """
+@table(by="customer_id", refresh="strict")
+def joined(paid, known):
+    sums = paid.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+    return sums.join(known, "customer_id", "full")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T10")
+def test_keys_of_each_input_are_followed_if_inputs_join_the_same_table(
+    make: Callable[[str], Lab],
+) -> None:
+    lab = make(JOINED)
+    lab.build("joined")
+    lab.delta("orders").update({"amount": "amount + 1"}, predicate="customer_id = 1")
+    lab.delta("customers").update({"name": "'z'"}, predicate="customer_id = 2")
+    lab.delta("visits").update({"n": "6"}, predicate="customer_id = 3")
+    work, rows = lab.build("joined")
+    assert method(work) == "keys, keys"
+    assert rows == [(1, 32, "a", 5), (2, 5, "z", 5), (3, 7, None, None)]
+    assert lab.verify("joined").status == "equal"
 
 
 LIES = """

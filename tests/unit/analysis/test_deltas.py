@@ -707,6 +707,10 @@ OBSTACLES = (
         "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k > r.k)",
     ),
     (
+        "of a subquery of the type MAP<STRING,INT>",
+        "SELECT a, (SELECT CAST(NULL AS MAP<STRING, INT>) FROM t WHERE j = 7) AS m FROM r",
+    ),
+    (
         "of a NOT IN, or IN as a value, that is correlated or has several columns or types",
         "SELECT a FROM r WHERE (a, k) NOT IN (SELECT a, k FROM s)",
     ),

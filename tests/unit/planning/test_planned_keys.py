@@ -33,6 +33,8 @@ CREATE VIEW sums AS SELECT customer_id, sum(amount) AS s FROM orders GROUP BY cu
 CREATE VIEW notes AS SELECT note, max(customer_id) AS customer_id FROM orders GROUP BY note;
 CREATE VIEW few AS SELECT customer_id FROM orders LIMIT 5;
 CREATE VIEW top AS SELECT customer_id, amount FROM orders ORDER BY amount, customer_id LIMIT 5;
+CREATE VIEW paid AS SELECT o.* FROM orders o JOIN parts p ON p.customer_id = o.customer_id;
+CREATE VIEW known AS SELECT c.* FROM customers c JOIN parts p ON p.customer_id = c.customer_id;
 CREATE VIEW least AS SELECT * FROM orders WHERE amount > (SELECT min(rate) FROM rates);
 """
 HEAD = "from persist_assets import incremental_table, model, table\n\n\n"
@@ -72,6 +74,17 @@ def after(project: Project, world: World | None = None, **changes: Change | None
 
 def step_of(project: Project, world: World) -> Step:
     return plan(project, ["f@sources/f.py"], world).steps[0]
+
+
+@pytest.mark.proves("T10")
+def test_inputs_that_join_the_same_table_search_it_for_the_keys_of_each() -> None:
+    program = program_of(project_of("paid, known"), "orders", "customers", "parts")
+    (probe,) = (p for p in program.probes.values() if p.table.startswith("parts") and p.origins)
+    assert {table for table, _ in probe.origins} >= {ORDERS, CUSTOMERS}
+    for table in (ORDERS, CUSTOMERS):
+        assert table in program.held[probe.keys]
+    assert program.keys is not None
+    assert program.held[program.keys].count(" UNION SELECT DISTINCT ") == 1  # of both inputs
 
 
 @pytest.mark.proves("T10")
