@@ -24,6 +24,7 @@ from persist_assets.analysis.deltas.weights import netted
 from persist_assets.building.held_relations import SharedWork
 from persist_assets.building.key_files import files_with, spans_by_file
 from persist_assets.building.reader import Slice, view_name
+from persist_assets.building.semi_joins import JOINED, SAME, SEARCH, SEARCHED, SEMI_JOIN
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
@@ -51,19 +52,6 @@ if TYPE_CHECKING:
 _NAME = re.compile(
     r"`(now|old|new|delta|old probe|new probe|keys|guard|change|former|state):((?:[^`]|``)+)`"
 )
-_COLUMN = r"[ts]\.(?:`(?:[^`]|``)+`|\w+)"
-SEMI_JOIN = re.compile(
-    r"LEFT SEMI JOIN `((?:keys|change):[0-9a-f]+)` AS (k|d)"
-    rf" ON (?:{_COLUMN} <=> \2\.\w+(?: AND )?)+"
-)
-"""A semi-join of the rows with some keys, as `analysis.deltas` writes it."""
-_SAME = re.compile(rf"({_COLUMN}) <=> ([kd]\.(\w+))")
-"""One of its conditions."""
-JOINED = re.compile(
-    r"( FROM `now:((?:[^`]|``)+)` AS t) LEFT SEMI JOIN \(SELECT \*[^()]* FROM `(?:[^`]|``)+`\) AS j"
-    rf" ON (?:{_COLUMN} = j\.c\d+(?: AND )?)+"
-)
-"""A semi-join of an unchanged table with rows that it is joined with, which only saves work."""
 _SMALL_BYTES = 32 * 2**20
 """Spark reads all rows of tables of at most this size: it has to sort none of them."""
 _MUCH_BYTES = 4 * 2**20
@@ -181,13 +169,31 @@ class ChangedTables:
             held = match[1]
             if held not in self.program.held or self._n_uses(held) == 1:
                 return match[0]
-            keys, equal = (
-                self._show_held(held, self.program.held[held]),
-                self.reader.relations.equal,
-            )
-            return _SAME.sub(lambda m: f"{m[1]} {equal(keys, m[3])} {m[2]}", match[0])
+            keys = self._show_held(held, self.program.held[held])
+            equal = self.reader.relations.equal
+            return SAME.sub(lambda m: f"{m[1]} {equal(keys, m[3])} {m[2]}", match[0])
 
-        return _NAME.sub(view, SEMI_JOIN.sub(compared, self._without_small(sql)))
+        reduced = SEARCH.sub(self._searched, self._without_small(sql))
+        return _NAME.sub(view, SEMI_JOIN.sub(compared, reduced))
+
+    def _searched(self, match: re.Match[str]) -> str:
+        """Return a search of an unchanged table for keys, in the files that can have them."""
+        source_id, name = match["table"].replace("``", "`"), match["keys"]
+        pairs = [(c.replace("``", "`"), key) for c, key in SEARCHED.findall(match["same"])]
+        n_bytes = self.reader.bytes_of(source_id, self.read) or 0
+        if n_bytes < _PRUNED_BYTES or not any(self._spans(source_id, c) for c, _ in pairs):
+            return match[0]
+        if name:
+            keys = self._show_held(name, self.program.held[name])
+        else:
+            items = ", ".join(f"{key} AS c{k}" for k, (_, key) in enumerate(pairs))
+            keys = self._show_held("keys", f"SELECT DISTINCT {items} FROM {match['rows']}")
+            pairs = [(column, f"c{k}") for k, (column, _) in enumerate(pairs)]
+        files = self._files(source_id)
+        some = self._files_with(source_id, files, pairs, keys)
+        if len(some) == len(files):
+            return match[0]
+        return f"{quote(self._show_files(source_id, some))}{match['search']}"
 
     def _without_small(self, sql: str) -> str:
         """Return a statement without the semi-joins that reduce small tables, or by many rows."""
@@ -195,11 +201,7 @@ class ChangedTables:
             return JOINED.sub(r"\1", sql)
 
         def reduced(match: re.Match[str]) -> str:
-            source_id = match[2].replace("``", "`")
-            if source_id in self.read:
-                n_bytes = self.read[source_id].bytes
-            else:
-                n_bytes = self.reader.pins.pin(self.reader.project.by_id[source_id]).bytes
+            n_bytes = self.reader.bytes_of(match[2].replace("``", "`"), self.read)
             return match[1] if n_bytes is not None and n_bytes <= _SMALL_BYTES else match[0]
 
         return JOINED.sub(reduced, sql)
@@ -363,7 +365,8 @@ class ChangedTables:
             files = read_snapshot(root, snapshot).files
         else:
             files = self.reader.pins.pin(source).files or ()
-        if not {p.path for p in self.changes[source_id].added} <= {*files}:
+        change = self.changes.get(source_id)
+        if change is not None and not {p.path for p in change.added} <= {*files}:
             raise BuildError(f"the files of `{source.name}` do not match its log")
         return files
 
@@ -572,8 +575,8 @@ class ChangedTables:
         def probed(kind: str) -> str:
             view, files = self._show_table(kind, table), self._files_of(kind, table)
             if self.changes[table].total_bytes >= _PRUNED_BYTES:
-                names = [name for _, name in probe.columns]
-                some = self._files_with(table, files, names, keys)
+                pairs = [(name, f"c{k}") for k, (_, name) in enumerate(probe.columns)]
+                some = self._files_with(table, files, pairs, keys)
                 if len(some) < len(files):
                     view, files = self._show_files(table, some), some
             if len(columns) > len(probe.columns):
@@ -616,26 +619,32 @@ class ChangedTables:
             names[version],
         )
 
-    def _files_with(
-        self, source_id: SourceID, files: tuple[str, ...], names: Sequence[str], keys: str
-    ) -> tuple[str, ...]:
-        """Return the files of a table that can have rows with some keys, by their statistics.
+    def _spans(self, source_id: SourceID, column: str) -> Mapping[str, tuple[Any, Any]]:
+        """Return the span of a column in each file of a table now; see `spans_by_file`."""
+        source, snapshot = self.reader.project.by_id[source_id], self.read.get(source_id)
+        find = partial(spans_by_file, self.reader, source, snapshot, column)
+        return self.reader.relations.spans_in_files(self._table_name(source_id), column, find)
 
-        At least one file is returned.
+    def _files_with(
+        self,
+        source_id: SourceID,
+        files: tuple[str, ...],
+        pairs: Iterable[tuple[str, str]],
+        keys: str,
+    ) -> tuple[str, ...]:
+        """Return the files of a table that can have rows with some keys; at least one.
 
         Parameters
         ----------
-        names
-            The columns that have the keys.
+        pairs
+            The columns of the table, and those of the keys that they are compared with.
         keys
             The view of the keys.
         """
-        source, snapshot = self.reader.project.by_id[source_id], self.read.get(source_id)
-        relations, some = self.reader.relations, files
-        for number, name in enumerate(names):
-            find = partial(spans_by_file, self.reader, source, snapshot, name)
-            spans = relations.spans_in_files(self._table_name(source_id), name, find)
-            values = relations.values_of_keys(keys, f"c{number}") if spans else None
+        some = files
+        for column, key in pairs:
+            spans = self._spans(source_id, column)
+            values = self.reader.relations.values_of_keys(keys, key) if spans else None
             if values is not None:
                 some = files_with(some, spans, values)
         return some or files[:1]

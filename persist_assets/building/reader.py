@@ -547,6 +547,12 @@ class Reader:
                 )
         return self.engine.run(statement, columns)
 
+    def bytes_of(self, source_id: SourceID, read: Mapping[SourceID, Snapshot]) -> int | None:
+        """Return the size of a table that a build reads, None if it is unknown."""
+        if source_id in read:
+            return read[source_id].bytes
+        return self.pins.pin(self.project.by_id[source_id]).bytes
+
     def load_slice(
         self, source: Source, snapshot: Snapshot | Route | None, part: Slice
     ) -> DataFrame:

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 _MOST_TOUCHED = 0.5
 """If more than this share of a large table's rows is touched, all rows are computed."""
 _LARGE = 1_000
+_LARGE_INPUT = 100_000
+"""A table is large, too, if one that it is computed from has more rows than this."""
 _FEW_KEYS = 100
 """The rows of so few keys are counted: they may be most of the table."""
 
@@ -122,7 +124,7 @@ class Delta:
         keys, n_keys = Keys(held.rows.toDF(*names), held.place, nullable), held.n_rows
         if not n_keys:
             return unchanged(task, base)
-        if base.rows > _LARGE and not task.source.annotation.is_strict:
+        if self._is_large(task) and not task.source.annotation.is_strict:
             few = n_keys <= _FEW_KEYS
             n_touched = (
                 count_having(task.reader.load_snapshot(base), keys, names) if few else n_keys
@@ -137,6 +139,12 @@ class Delta:
             computed = continue_table(task, base, None, rows, names, replaced=keys, few=few)
         touched = kept_keys(task, base, names, keys.rows, held.place)
         return replace(computed, maintenance="keys", keys_touched=n_keys, touched=touched)
+
+    def _is_large(self, task: Task) -> bool:
+        """Whether computing all rows is cheaper than computing most of them by their keys."""
+        tables = (i.source_id for i in task.reader.project.inputs(task.source))
+        sizes = (task.world.sizes[t].rows or 0 for t in tables if t in task.world.sizes)
+        return self.increment.base.rows > _LARGE or max(sizes, default=0) > _LARGE_INPUT
 
     def _added(self, task: Task, tables: ChangedTables, rows: DataFrame) -> Computed | Snapshot:
         """Add rows."""

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from maintained import RAW, USERS, WITHOUT_COST, put_rows
 
 from persist_assets.building.builder import Builder
+from persist_assets.building.strategies import deltas
 from persist_assets.core.model.snapshots import Effort
 from persist_assets.operations.documents.builds import BuildDocument
 from persist_assets.plugin.io_manager import output_metadata
@@ -113,10 +114,15 @@ def test_the_ledger_records_the_effort_of_incremental_builds(
 @pytest.mark.slow
 @pytest.mark.proves("T25")
 def test_a_build_that_falls_back_to_all_rows_records_the_time_lost(
-    make_project: Make, enter: Enter
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = "SELECT usr, name, count(*) OVER (PARTITION BY name) AS n FROM dim"
-    root = make_project({"m.sql": f"{RAW}{WITHOUT_COST}CREATE VIEW spread AS {query};\n"})
+    few = "SELECT name, collect_set(usr) AS users FROM dim GROUP BY name"
+    text = "".join(
+        f"{WITHOUT_COST}CREATE VIEW {name} AS {sql};\n"
+        for name, sql in (("spread", query), ("few", few))
+    )
+    root = make_project({"m.sql": f"{RAW}{text}"})
     put_rows(root / "raw" / "dim", USERS, [(n, f"n{n % 3}", "x") for n in range(1_200)])
     assert build(enter(root), "spread").build.effort is None
     owed: list[float] = []
@@ -138,3 +144,11 @@ def test_a_build_that_falls_back_to_all_rows_records_the_time_lost(
     assert 0 < owed[0] <= 0.05 * seconds  # so the next change is attempted, too
     owed_s = owed[0] + effort.seconds_lost - 0.1 * cost.seconds
     assert owed[1] == pytest.approx(max(0.0, owed_s), abs=2e-3)
+
+    # Three groups are few rows, but all rows of their input are computed again.
+    methods: list[str | None] = []
+    for limit in (10**6, 10**6, 1_000):
+        monkeypatch.setattr(deltas, "_LARGE_INPUT", limit)
+        methods.append(build(enter(root), "few").build.maintenance)
+        put_rows(root / "raw" / "dim", USERS, rows, grows=True)
+    assert methods == ["whole", "keys", "whole"]

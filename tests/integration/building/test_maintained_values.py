@@ -355,6 +355,80 @@ def test_only_files_with_the_searched_keys_are_read(
     assert all(having < n for n, having in searched if n > 1)
 
 
+OF_RANGES = {
+    "copied": ("keys", "SELECT k, day, v FROM z"),
+    "paired": ("keys", "SELECT c.k, c.day, y.n FROM copied AS c JOIN y ON y.k = c.k"),
+    "left": ("keys", "SELECT z.k, z.v, y.n FROM z LEFT JOIN y ON y.k = z.k"),
+    "daily": (
+        "keys",
+        "SELECT day, max(v) AS m FROM z WHERE NOT EXISTS (SELECT 1 FROM y WHERE y.k = z.k)"
+        " GROUP BY day",
+    ),
+    "present": ("keys", "SELECT k, n FROM y WHERE EXISTS (SELECT 1 FROM z WHERE z.k = y.k)"),
+}
+"""Queries over tables whose files are in the order of `k` and `day`, as `OF_AMOUNTS`."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T26")
+def test_keys_are_searched_only_in_files_whose_statistics_allow_them(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_tables, "_PRUNED_BYTES", 1)
+    monkeypatch.setattr(changed_tables, "_SMALL_BYTES", 0)
+    searched: list[tuple[str, int, int]] = []
+    find = ChangedTables._files_with
+
+    def recorded(self: ChangedTables, source_id: str, files: tuple[str, ...], *more: Any) -> Any:
+        some = find(self, source_id, files, *more)
+        searched.append((source_id.partition("@")[0], len(files), len(some)))
+        return some
+
+    monkeypatch.setattr(ChangedTables, "_files_with", recorded)
+    text = "CREATE TABLE z (k INT, day DATE, v INT) USING delta LOCATION 'raw/z 1';\n"
+    text += "CREATE TABLE y (k BIGINT, n INT) USING delta LOCATION 'raw/y';\n"
+    root = make_project({"m.sql": text + views(OF_RANGES)})
+
+    def put(name: str, first: int, *, null: bool = False) -> None:
+        keys = [*range(first, first + 10), *([None] if null else [])]
+        days = [None if k is None else date(2024, 1, 1 + k // 10) for k in keys]
+        numbers = pa.array([1] * len(keys), pa.int32())
+        columns = {"k": pa.array(keys, pa.int32() if name == "z 1" else pa.int64())}
+        if name == "z 1":
+            columns |= {"day": pa.array(days, pa.date32()), "v": numbers}
+        else:
+            columns |= {"n": numbers}
+        write_deltalake(root / "raw" / name, pa.table(columns), mode="append")
+
+    def follow() -> set[tuple[str, int, int]]:
+        searched.clear()
+        assert "whole" not in build(enter(root), [*OF_RANGES]).values()
+        return {*searched}
+
+    for first in range(0, 60, 10):
+        put("z 1", first)
+        put("y", first)
+    build(enter(root), [*OF_RANGES])
+    # One table grows at its end; the other one is read only there.
+    put("z 1", 60)
+    follow()
+    put("y", 60)
+    assert {n for _, n_files, n in follow() if n_files > 2} == {1}
+    # Keys from both ends: the files between them are not read.
+    DeltaTable(root / "raw" / "y").update({"n": "7"}, predicate="k IN (3, 64)")
+    assert ("z", 7, 2) in follow()
+    DeltaTable(root / "raw" / "z 1").delete("k IN (14, 15)")
+    assert {n for name, _, n in follow() if name == "y"} <= {1, 2}
+    # No file has the key; one of NULL may be in any file.
+    put("y", 200)
+    follow()
+    put("y", 70, null=True)
+    put("z 1", 70, null=True)
+    assert any(n_files == n for _, n_files, n in follow())
+    DeltaTable(root / "raw" / "z 1").update({"k": "k + 1"}, predicate="k > 40")
+    follow()
+
+
 OF_ONE_KIND = {
     "i8": "TINYINT",
     "b": "BOOLEAN",

@@ -10,7 +10,7 @@ import pytest
 from conftest import with_programs_of
 from maintained import QUERIES, sources
 
-from persist_assets.building.changed_tables import JOINED, SEMI_JOIN
+from persist_assets.building.semi_joins import JOINED, SEARCH, SEARCHED, SEMI_JOIN
 from persist_assets.core.model.deltas import NoRule
 
 ANY = re.compile(r"LEFT SEMI JOIN `(?:keys|change):")
@@ -19,7 +19,7 @@ ANY = re.compile(r"LEFT SEMI JOIN `(?:keys|change):")
 @pytest.mark.proves("T8")
 def test_every_semi_join_with_keys_is_recognized_as_a_whole() -> None:
     project = with_programs_of({"m.sql": sources()})
-    n_joins = n_joined = 0
+    n_joins = n_joined = n_searches = 0
     for name in QUERIES:
         source_id = f"{name}@sources/m.sql"
         tables = frozenset(i.source_id for i in project.inputs(project.by_id[source_id]))
@@ -36,11 +36,16 @@ def test_every_semi_join_with_keys_is_recognized_as_a_whole() -> None:
                     n_joins += len(joins)
                     assert len(JOINED.findall(text)) == text.count("LEFT SEMI JOIN (SELECT *"), text
                     n_joined += len(JOINED.findall(text))
+                    for search in SEARCH.finditer(text):
+                        assert len(SEARCHED.findall(search["same"])) == search["same"].count("=")
+                        n_searches += 1
+                    assert text.count("` AS t LEFT SEMI JOIN") == len(SEARCH.findall(text)), text
                     assert not any(
                         text[m.end() :].startswith(" AND") for m in SEMI_JOIN.finditer(text)
                     )
     assert n_joins > 20
     assert n_joined > 5
+    assert n_searches > 10
 
 
 @pytest.mark.parametrize(
