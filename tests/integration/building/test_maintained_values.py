@@ -20,7 +20,9 @@ from persist_assets.building import changed_tables
 from persist_assets.building.builder import Builder
 from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.held_relations import HeldRelations, SharedWork
+from persist_assets.building.key_files import pieces_of
 from persist_assets.building.strategies import states
+from persist_assets.storage.delta_tables import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -427,6 +429,17 @@ def test_keys_are_searched_only_in_files_whose_statistics_allow_them(
     assert any(n_files == n for _, n_files, n in follow())
     DeltaTable(root / "raw" / "z 1").update({"k": "k + 1"}, predicate="k > 40")
     follow()
+
+    # The files of sources' tables have the paths by which they are read.
+    builder = enter(root)
+    copied = next(s for s in builder.project.persisted if s.name == "copied")
+    snapshot = builder.reader.reading([copied.source_id], builder.observer.published())[
+        copied.source_id
+    ]
+    pieces = pieces_of(builder.reader, copied, snapshot, "k") or ()
+    files = read_snapshot(builder.settings.table_root(snapshot.table), snapshot).files
+    assert {p.path for p in pieces} == {*files}
+    assert all("k" in p.spans for p in pieces if p.rows)
 
 
 OF_ONE_KIND = {
