@@ -49,7 +49,7 @@ class Tpch:
 
     def __init__(self, root: Path, scale: float, *, feed: bool = False) -> None:
         self.raw = root / "raw"
-        self.properties = {"delta.enableChangeDataFeed": "true"} if feed else None
+        self.properties = measuring.FEED if feed else None
         self.duckdb = duckdb.connect()
         self.n_files = max(16, round(12 * scale))
         self._generate(root / "generated", scale)

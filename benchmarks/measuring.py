@@ -57,6 +57,10 @@ MOST_COLLECTED = 1_000_000
 """Tables with doubles that differ in more rows count as different without a closer look."""
 
 
+FEED = {"delta.enableChangeDataFeed": "true"}
+"""The properties of Delta tables that record their changed rows."""
+
+
 @dataclass
 class Cost:
     """Seconds on the wall and of the processors."""

@@ -118,7 +118,7 @@ class Star:
 
     def __init__(self, root: Path, rows: int, until: date, *, feed: bool = False) -> None:
         self.raw = root / "raw"
-        self.properties = {"delta.enableChangeDataFeed": "true"} if feed else None
+        self.properties = measuring.FEED if feed else None
         self.duckdb = duckdb.connect()
         self.rows, self.days = rows, 365 if rows >= WHOLE_YEAR else 60
         self.first_day = until - timedelta(days=self.days)

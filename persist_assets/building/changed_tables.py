@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Change, Feed, TouchedKeys
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.time_values import Span
 
 _NAME = re.compile(
     r"`(now|old|new|delta|old probe|new probe|keys|guard|change|former|state):((?:[^`]|``)+)`"
@@ -95,6 +96,7 @@ class ChangedTables:
     _n_most: int = 0  # the rows of the largest relation that is held
     _views: dict[str, str] = field(default_factory=dict[str, str])
     _changed: dict[SourceID, str] = field(default_factory=dict["SourceID", str])
+    _listed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
@@ -169,9 +171,8 @@ class ChangedTables:
             held = match[1]
             if held not in self.program.held or self._n_uses(held) == 1:
                 return match[0]
-            keys = self._show_held(held, self.program.held[held])
-            equal = self.reader.relations.equal
-            return SAME.sub(lambda m: f"{m[1]} {equal(keys, m[3])} {m[2]}", match[0])
+            equal = self.written(held).equal
+            return SAME.sub(lambda m: f"{m[1]} {equal(m[3])} {m[2]}", match[0])
 
         reduced = SEARCH.sub(self._searched, self._without_small(sql))
         return _NAME.sub(view, SEMI_JOIN.sub(compared, reduced))
@@ -180,8 +181,7 @@ class ChangedTables:
         """Return a search of an unchanged table for keys, in the files that can have them."""
         source_id, name = match["table"].replace("``", "`"), match["keys"]
         pairs = [(c.replace("``", "`"), key) for c, key in SEARCHED.findall(match["same"])]
-        n_bytes = self.reader.bytes_of(source_id, self.read) or 0
-        if n_bytes < _PRUNED_BYTES or not any(self._spans(source_id, c) for c, _ in pairs):
+        if not any(self._spans(source_id, column) for column, _ in pairs):
             return match[0]
         if name:
             keys = self._show_held(name, self.program.held[name])
@@ -358,17 +358,17 @@ class ChangedTables:
         BuildError
             They lack some that were added.
         """
-        snapshot = self.read.get(source_id)
-        source = self.reader.project.by_id[source_id]
+        if source_id in self._listed:
+            return self._listed[source_id]
+        snapshot, source = self.read.get(source_id), self.reader.project.by_id[source_id]
         if snapshot is not None:
-            root = self.reader.settings.table_root(snapshot.table)
-            files = read_snapshot(root, snapshot).files
+            files = read_snapshot(self.reader.settings.table_root(snapshot.table), snapshot).files
         else:
             files = self.reader.pins.pin(source).files or ()
         change = self.changes.get(source_id)
         if change is not None and not {p.path for p in change.added} <= {*files}:
             raise BuildError(f"the files of `{source.name}` do not match its log")
-        return files
+        return self._listed.setdefault(source_id, files)
 
     # ------------------------------------------------------------------------------------ changes
 
@@ -573,16 +573,14 @@ class ChangedTables:
         items = ", ".join(f"c{n}" for n, _ in columns)
 
         def probed(kind: str) -> str:
-            view, files = self._show_table(kind, table), self._files_of(kind, table)
-            if self.changes[table].total_bytes >= _PRUNED_BYTES:
-                pairs = [(name, f"c{k}") for k, (_, name) in enumerate(probe.columns)]
-                some = self._files_with(table, files, pairs, keys)
-                if len(some) < len(files):
-                    view, files = self._show_files(table, some), some
-            if len(columns) > len(probe.columns):
-                view = self._show_files_having(
-                    view, files, table, probe.columns, having_keys, n_users
-                )
+            view, pairs = self._show_table(kind, table), probe.columns
+            sides = [(name, f"c{k}") for k, (_, name) in enumerate(pairs)]
+            if len(columns) > len(pairs) or any(self._spans(table, name) for _, name in pairs):
+                files = self._files_of(kind, table)
+                some = self._files_with(table, files, sides, keys)
+                view = view if len(some) == len(files) else self._show_files(table, some)
+                if len(columns) > len(pairs):
+                    view = self._show_files_having(view, some, table, pairs, having_keys, n_users)
             rows = _numbered(view, columns)
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
@@ -619,8 +617,10 @@ class ChangedTables:
             names[version],
         )
 
-    def _spans(self, source_id: SourceID, column: str) -> Mapping[str, tuple[Any, Any]]:
-        """Return the span of a column in each file of a table now; see `spans_by_file`."""
+    def _spans(self, source_id: SourceID, column: str) -> Mapping[str, Span]:
+        """Return the span of a column in each file of a large table; see `spans_by_file`."""
+        if (self.reader.bytes_of(source_id, self.read) or 0) < _PRUNED_BYTES:
+            return {}
         source, snapshot = self.reader.project.by_id[source_id], self.read.get(source_id)
         find = partial(spans_by_file, self.reader, source, snapshot, column)
         return self.reader.relations.spans_in_files(self._table_name(source_id), column, find)
@@ -644,9 +644,9 @@ class ChangedTables:
         some = files
         for column, key in pairs:
             spans = self._spans(source_id, column)
-            values = self.reader.relations.values_of_keys(keys, key) if spans else None
-            if values is not None:
-                some = files_with(some, spans, values)
+            has_key = self.reader.relations.finds_keys(keys, key) if spans else None
+            if has_key is not None:
+                some = files_with(some, spans, has_key)
         return some or files[:1]
 
     def _show_files_having(
@@ -700,8 +700,8 @@ class ChangedTables:
 
     def _show_files(self, source_id: SourceID, files: tuple[str, ...]) -> str:
         """Return the view of the rows of some files of a table."""
-        digest = sha256(repr((source_id, files)).encode()).hexdigest()[:24]
-        return self.reader.engine.view(f"files~{digest}", lambda: self._slice(source_id, files))
+        name = _held_name("files", repr((source_id, files)))
+        return self.reader.engine.view(name, lambda: self._slice(source_id, files))
 
 
 def _in_one_task(rows: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
+from persist_assets.core.time_values import overlaps_any
 from persist_assets.engine.few_rows import compares_as_spark, rows_of
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.time_values import Span
 
     _Place = tuple[str, tuple[tuple[int, str], ...]]
     """A version of a table, and the columns whose values a search compares with keys."""
     _ByProbe = dict[str, list[Program | Merging]]
     _Planned = Callable[[DataFrame], DataFrame]
-    _Span = tuple[Any, Any]
-    """The least and the greatest of some values."""
 
 _MUCH_BYTES = 16 * 2**20
 """Changed rows in more bytes of files are not read into memory."""
@@ -175,8 +175,8 @@ class HeldRelations:
         self._of_probes: dict[tuple[frozenset[SourceID], ...], _ByProbe] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._n_users: dict[SourceID, int] = {}
-        self._values: dict[tuple[str, str], list[Any] | None] = {}
-        self._spans: dict[tuple[str, str], dict[str, _Span]] = {}
+        self._tests: dict[tuple[str, str], Callable[[Span], bool] | None] = {}
+        self._spans: dict[tuple[str, str], dict[str, Span]] = {}
         self._lock = threading.RLock()
 
     def hold(
@@ -352,26 +352,28 @@ class HeldRelations:
         rows = read_rows(keys.place)
         return rows if rows.nbytes <= _MOST_KEY_BYTES else None
 
-    def values_of_keys(self, name: str, column: str) -> list[Any] | None:
-        """Return the values of a column of held keys in ascending order.
+    def finds_keys(self, name: str, column: str) -> Callable[[Span], bool] | None:
+        """Return a function that tests whether a span has a value of a column of held keys.
 
         None: there are too many, one is NULL, or they are neither integers nor dates.
         """
         with self._lock:
-            if (name, column) not in self._values:
-                self._values[name, column] = self._find_values(name, column)
-            return self._values[name, column]
+            if (name, column) not in self._tests:
+                self._tests[name, column] = self._test_of_keys(name, column)
+            return self._tests[name, column]
 
-    def _find_values(self, name: str, column: str) -> list[Any] | None:
+    def _test_of_keys(self, name: str, column: str) -> Callable[[Span], bool] | None:
         rows = self._keys_here(name)
         if rows is None or rows.num_rows > _MOST_VALUES or rows[column].null_count:
             return None
         values: list[Any] = rows[column].unique().to_pylist()
-        return sorted(values) if all(type(v) in (int, date) for v in values) else None
+        if not all(type(v) in (int, date) for v in values):
+            return None
+        return overlaps_any((value, value) for value in values)
 
     def spans_in_files(
-        self, table: str, column: str, find: Callable[[], dict[str, _Span]]
-    ) -> dict[str, _Span]:
+        self, table: str, column: str, find: Callable[[], dict[str, Span]]
+    ) -> dict[str, Span]:
         """Return the spans of a column in the files of a version of a table, found once."""
         with self._lock:
             if (table, column) not in self._spans:
@@ -421,7 +423,7 @@ class HeldRelations:
             self._nets.clear()
             self._probes.clear()
             self._of_probes.clear()
-            self._values.clear()
+            self._tests.clear()
             self._spans.clear()
 
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:

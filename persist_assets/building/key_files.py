@@ -9,24 +9,22 @@ reads few files of a large table.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.planning.increments import column_type, span
 from persist_assets.storage.changes import delta_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from persist_assets.building.reader import Reader
     from persist_assets.core.model.plans import Piece
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.time_values import Span
 
-Span = tuple[Any, Any]
-"""The least and the greatest of some values: integers or dates."""
-
-_KINDS = ("date", "tinyint", "smallint", "int", "bigint")
+_KINDS = ("date", *INTEGRAL)
 """The types whose statistics are exact."""
 _MOST_OVERLAP = 0.5
 """Files are not in the order of a column if each has, on average, more of its values than this."""
@@ -93,23 +91,15 @@ def _length(low: Any, high: Any) -> int:
 
 
 def files_with(
-    files: Sequence[str], spans: Mapping[str, Span], values: Sequence[Any]
+    files: Iterable[str], spans: Mapping[str, Span], has_key: Callable[[Span], bool]
 ) -> tuple[str, ...]:
-    """Return the files that can have rows with some values of a column.
+    """Return the files that can have rows with some keys, and those without a span.
 
     Parameters
     ----------
     spans
-        The spans of the column in files; files without one are returned.
-    values
-        In ascending order.
+        The spans of the key's column in files.
+    has_key
+        Tests whether a span has a key.
     """
-
-    def can_have(file: str) -> bool:
-        if file not in spans:
-            return True
-        low, high = spans[file]
-        first = bisect_left(values, low)
-        return first < len(values) and values[first] <= high
-
-    return tuple(f for f in files if can_have(f))
+    return tuple(f for f in files if f not in spans or has_key(spans[f]))

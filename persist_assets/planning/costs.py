@@ -210,10 +210,12 @@ def owed_after(costs: Sequence[Cost], whole_s: float, lost_s: float) -> float:
         What computing all rows has taken now, and the attempt before that; 0: there was none.
     """
     owed_s, repaid_s = costs[0].owed_s if costs else 0.0, _MOST_LOST * whole_s
+    if not lost_s:
+        return max(0.0, owed_s - repaid_s)
     if not owed_s:
         return min(lost_s, repaid_s / 2)
-    # More is owed already only if refresh=incremental attempts it regardless.
-    return max(0.0, min(owed_s, repaid_s) + lost_s - repaid_s if lost_s else owed_s - repaid_s)
+    # More is owed than allows an attempt only if refresh=incremental attempts it regardless.
+    return max(0.0, min(owed_s, repaid_s) + lost_s - repaid_s)
 
 
 def builds_to_wait(costs: Sequence[Cost], whole_s: float) -> int:

@@ -141,7 +141,7 @@ class Delta:
         return replace(computed, maintenance="keys", keys_touched=n_keys, touched=touched)
 
     def _is_large(self, task: Task) -> bool:
-        """Whether computing all rows is cheaper than computing most of them by their keys."""
+        """Whether the table, or one that the source reads, has so many rows that keys count."""
         tables = (i.source_id for i in task.reader.project.inputs(task.source))
         sizes = (task.world.sizes[t].rows or 0 for t in tables if t in task.world.sizes)
         return self.increment.base.rows > _LARGE or max(sizes, default=0) > _LARGE_INPUT
@@ -290,9 +290,10 @@ def or_all_rows(
         began = time.monotonic()
         try:
             computed = maintain()
+            if isinstance(computed, Computed):
+                return in_own_table(task, computed)
             if computed is not None:
-                kept = isinstance(computed, Snapshot)
-                return computed if kept else in_own_table(task, computed)
+                return computed
             why = "more keys are touched than expected"
         except (BuildError, StorageError) as error:
             why = error.message

@@ -430,7 +430,7 @@ def test_keys_are_searched_only_in_files_whose_statistics_allow_them(
     DeltaTable(root / "raw" / "z 1").update({"k": "k + 1"}, predicate="k > 40")
     follow()
 
-    # The files of sources' tables have the paths by which they are read.
+    # A table's log and its readers name its files by the same paths.
     builder = enter(root)
     copied = next(s for s in builder.project.persisted if s.name == "copied")
     snapshot = builder.reader.reading([copied.source_id], builder.observer.published())[
