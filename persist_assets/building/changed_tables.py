@@ -22,11 +22,10 @@ from urllib.parse import unquote
 
 from persist_assets.analysis.deltas.weights import netted
 from persist_assets.building.held_relations import SharedWork
-from persist_assets.building.key_files import files_with, spans_by_file
-from persist_assets.building.reader import Slice, view_name
 from persist_assets.building.semi_joins import JOINED, SAME, SEARCH, SEARCHED, SEMI_JOIN
+from persist_assets.building.table_versions import TableVersions
 from persist_assets.core.dialect import quote
-from persist_assets.core.errors import BuildError, GoneError, StorageError
+from persist_assets.core.errors import BuildError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
 from persist_assets.core.object_stores import spark_pattern, spark_uri
@@ -34,7 +33,6 @@ from persist_assets.engine.few_rows import MOST_COLLECTED_ROWS, collected
 from persist_assets.engine.row_metrics import row_digests
 from persist_assets.engine.session import translated
 from persist_assets.planning.render import Statement
-from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.raw import Pin
 
 if TYPE_CHECKING:
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Change, Feed, TouchedKeys
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
-    from persist_assets.core.time_values import Span
 
 _NAME = re.compile(
     r"`(now|old|new|delta|old probe|new probe|keys|guard|change|former|state):((?:[^`]|``)+)`"
@@ -59,8 +56,6 @@ _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
 """Files with a table's changed rows that are larger than this have many rows."""
-_PRUNED_BYTES = 4 * 2**20
-"""In tables of at least this size, keys are searched only in files that can have them."""
 _LARGE_BYTES = 128 * 2**20
 _MANY_FILES = 8
 """In tables of at least this size with as many files, those that have some keys are found first."""
@@ -96,7 +91,10 @@ class ChangedTables:
     _n_most: int = 0  # the rows of the largest relation that is held
     _views: dict[str, str] = field(default_factory=dict[str, str])
     _changed: dict[SourceID, str] = field(default_factory=dict["SourceID", str])
-    _listed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    versions: TableVersions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = TableVersions(self.reader, self.read, self.changes)
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
@@ -181,7 +179,7 @@ class ChangedTables:
         """Return a search of an unchanged table for keys, in the files that can have them."""
         source_id, name = match["table"].replace("``", "`"), match["keys"]
         pairs = [(c.replace("``", "`"), key) for c, key in SEARCHED.findall(match["same"])]
-        if not any(self._spans(source_id, column) for column, _ in pairs):
+        if not any(self.versions.spans(source_id, column) for column, _ in pairs):
             return match[0]
         if name:
             keys = self._show_held(name, self.program.held[name])
@@ -189,11 +187,11 @@ class ChangedTables:
             items = ", ".join(f"{key} AS c{k}" for k, (_, key) in enumerate(pairs))
             keys = self._show_held("keys", f"SELECT DISTINCT {items} FROM {match['rows']}")
             pairs = [(column, f"c{k}") for k, (column, _) in enumerate(pairs)]
-        files = self._files(source_id)
-        some = self._files_with(source_id, files, pairs, keys)
+        files = self.versions.files(source_id)
+        some = self.versions.files_with_keys(source_id, files, pairs, keys)
         if len(some) == len(files):
             return match[0]
-        return f"{quote(self._show_files(source_id, some))}{match['search']}"
+        return f"{quote(self.versions.show_files(source_id, some))}{match['search']}"
 
     def _without_small(self, sql: str) -> str:
         """Return a statement without the semi-joins that reduce small tables, or by many rows."""
@@ -217,7 +215,7 @@ class ChangedTables:
             return quote(self._show_held(held, text))
         if kind in ("old probe", "new probe"):
             return quote(self._show_probe(kind.partition(" ")[0], name))
-        return quote(self._show_table(kind, name))
+        return quote(self._delta(name) if kind == "delta" else self.versions.show(kind, name))
 
     def _n_uses(self, name: str) -> int:
         """Return how often the statements of the program read a relation."""
@@ -298,78 +296,6 @@ class ChangedTables:
         self.shared.count(view, spent, relations.seconds(view), n_users)
         return relations.first_equal(view) if kind == "keys" else view
 
-    def _show_table(self, kind: str, source_id: SourceID) -> str:
-        """Return the view of a version of a table, or of its change."""
-        if kind == "delta":
-            return self._delta(source_id)
-        name = f"{kind}~{self._version_name(source_id)}"
-        return self.reader.engine.view(name, lambda: self._rows(kind, source_id))
-
-    def _version_name(self, source_id: SourceID) -> str:
-        """Return a name for the versions between which a table changed."""
-        change = self.changes.get(source_id)
-        paths = (
-            [[p.path for p in pieces] for pieces in (change.added, change.lost)] if change else []
-        )
-        return f"{self._table_name(source_id)}~{sha256(repr(paths).encode()).hexdigest()[:16]}"
-
-    def _table_name(self, source_id: SourceID) -> str:
-        if source_id in self.read:
-            return view_name(self.read[source_id])
-        return self.reader.raw_name(self.reader.project.by_id[source_id])
-
-    def _rows(self, kind: str, source_id: SourceID) -> DataFrame:
-        """Return the rows of a table now, before, or of the files that stay, went or came."""
-        if kind in ("now", "new"):
-            return self._slice(source_id, None)
-        try:
-            return self._slice(source_id, self._files_of(kind, source_id))
-        except StorageError as error:
-            if kind not in ("lost", "old") or not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            name = self.reader.project.by_id[source_id].name
-            raise GoneError(
-                f"files of the earlier version of {name}, from which its table was computed, are"
-                " gone, so the changes are unknown",
-                hint="let VACUUM keep files for longer than the time between two builds",
-            ) from error
-
-    def _files_of(self, kind: str, source_id: SourceID) -> tuple[str, ...]:
-        """Return the files of a table that changed: now, before, or those of one part of it."""
-        change = self.changes[source_id]
-        added, lost = (tuple(p.path for p in some) for some in (change.added, change.lost))
-        if kind == "gained":
-            return added
-        if kind == "lost":
-            return lost
-        files = self._files(source_id)
-        unchanged = tuple(f for f in files if f not in {*added})
-        return {"new": files, "kept": unchanged, "old": (*unchanged, *lost)}[kind]
-
-    def _slice(self, source_id: SourceID, files: tuple[str, ...] | None) -> DataFrame:
-        source = self.reader.project.by_id[source_id]
-        return self.reader.load_slice(source, self.read.get(source_id), Slice(files))
-
-    def _files(self, source_id: SourceID) -> tuple[str, ...]:
-        """Return the files of a table now.
-
-        Raises
-        ------
-        BuildError
-            They lack some that were added.
-        """
-        if source_id in self._listed:
-            return self._listed[source_id]
-        snapshot, source = self.read.get(source_id), self.reader.project.by_id[source_id]
-        if snapshot is not None:
-            files = read_snapshot(self.reader.settings.table_root(snapshot.table), snapshot).files
-        else:
-            files = self.reader.pins.pin(source).files or ()
-        change = self.changes.get(source_id)
-        if change is not None and not {p.path for p in change.added} <= {*files}:
-            raise BuildError(f"the files of `{source.name}` do not match its log")
-        return self._listed.setdefault(source_id, files)
-
     # ------------------------------------------------------------------------------------ changes
 
     def _changes(self, source_id: SourceID) -> str:
@@ -382,11 +308,11 @@ class ChangedTables:
         change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
 
         def rows_of(kind: str, weight: str) -> str:
-            return _numbered(self._show_table(kind, source_id), columns, weight)
+            return _numbered(self.versions.show(kind, source_id), columns, weight)
 
         if not change.lost:
             return self.reader.engine.view(
-                f"changes~{self._version_name(source_id)}",
+                f"changes~{self.versions.name_of(source_id)}",
                 lambda: self.reader.engine.run(Statement(rows_of("gained", "1L"), {}, ())),
             )
         typed = self._typed(source_id, columns)
@@ -424,7 +350,7 @@ class ChangedTables:
         columns = self.reader.relations.columns_of(source_id)
         source, engine = self.reader.project.by_id[source_id], self.reader.engine
         digest = sha256(repr((feed.recorded, feed.added, feed.removed)).encode()).hexdigest()[:16]
-        name = f"feed~{self._table_name(source_id)}~{digest}"
+        name = f"feed~{self.versions.table_name(source_id)}~{digest}"
         kind = Column("_change_type", "string")
         recorded = engine.view(
             name,
@@ -434,10 +360,9 @@ class ChangedTables:
         )
         sign = "IF(_change_type IN ('insert', 'update_postimage'), 1L, -1L)"
         texts = [_numbered(recorded, columns, sign)]
-        for label, files, weight in (("added", feed.added, "1L"), ("removed", feed.removed, "-1L")):
+        for files, weight in ((feed.added, "1L"), (feed.removed, "-1L")):
             if files:
-                view = engine.view(f"{name}~{label}", lambda f=files: self._slice(source_id, f))
-                texts.append(_numbered(view, columns, weight))
+                texts.append(_numbered(self.versions.show_files(source_id, files), columns, weight))
         return " UNION ALL ".join(texts)
 
     def _of_keys(self, source_id: SourceID, touched: TouchedKeys) -> str:
@@ -457,7 +382,7 @@ class ChangedTables:
         same = " AND ".join(f"t.{quote(column)} <=> k.{name}" for column, name in pairs)
         texts: list[str] = []
         for kind, weight in (("gained", "1L"), ("lost", "-1L")):
-            rows = _numbered(self._show_table(kind, source_id), columns, weight)
+            rows = _numbered(self.versions.show(kind, source_id), columns, weight)
             texts.append(f"{rows} AS t LEFT SEMI JOIN {quote(view)} AS k ON {same}")
         return " UNION ALL ".join(texts)
 
@@ -526,7 +451,7 @@ class ChangedTables:
         """
         probe, relations = self.program.probes[digest], self.reader.relations
         (columns, n_users), keys = self._uses_of(digest), self._show_keys(probe)
-        place = f"{version}~{self._version_name(probe.table)}", probe.columns
+        place = f"{version}~{self.versions.name_of(probe.table)}", probe.columns
         numbers = frozenset(n for n, _ in columns)
         held = relations.find_probe(place, numbers, keys)
         if held is not None and relations.holds_few(held):
@@ -573,12 +498,14 @@ class ChangedTables:
         items = ", ".join(f"c{n}" for n, _ in columns)
 
         def probed(kind: str) -> str:
-            view, pairs = self._show_table(kind, table), probe.columns
+            view, pairs = self.versions.show(kind, table), probe.columns
             sides = [(name, f"c{k}") for k, (_, name) in enumerate(pairs)]
-            if len(columns) > len(pairs) or any(self._spans(table, name) for _, name in pairs):
-                files = self._files_of(kind, table)
-                some = self._files_with(table, files, sides, keys)
-                view = view if len(some) == len(files) else self._show_files(table, some)
+            if len(columns) > len(pairs) or any(
+                self.versions.spans(table, name) for _, name in pairs
+            ):
+                files = self.versions.files_of(kind, table)
+                some = self.versions.files_with_keys(table, files, sides, keys)
+                view = view if len(some) == len(files) else self.versions.show_files(table, some)
                 if len(columns) > len(pairs):
                     view = self._show_files_having(view, some, table, pairs, having_keys, n_users)
             rows = _numbered(view, columns)
@@ -617,38 +544,6 @@ class ChangedTables:
             names[version],
         )
 
-    def _spans(self, source_id: SourceID, column: str) -> Mapping[str, Span]:
-        """Return the span of a column in each file of a large table; see `spans_by_file`."""
-        if (self.reader.bytes_of(source_id, self.read) or 0) < _PRUNED_BYTES:
-            return {}
-        source, snapshot = self.reader.project.by_id[source_id], self.read.get(source_id)
-        find = partial(spans_by_file, self.reader, source, snapshot, column)
-        return self.reader.relations.spans_in_files(self._table_name(source_id), column, find)
-
-    def _files_with(
-        self,
-        source_id: SourceID,
-        files: tuple[str, ...],
-        pairs: Iterable[tuple[str, str]],
-        keys: str,
-    ) -> tuple[str, ...]:
-        """Return the files of a table that can have rows with some keys; at least one.
-
-        Parameters
-        ----------
-        pairs
-            The columns of the table, and those of the keys that they are compared with.
-        keys
-            The view of the keys.
-        """
-        some = files
-        for column, key in pairs:
-            spans = self._spans(source_id, column)
-            has_key = self.reader.relations.finds_keys(keys, key) if spans else None
-            if has_key is not None:
-                some = files_with(some, spans, has_key)
-        return some or files[:1]
-
     def _show_files_having(
         self,
         view: str,
@@ -667,11 +562,11 @@ class ChangedTables:
         if self.changes[source_id].total_bytes < _LARGE_BYTES or len(files) < _MANY_FILES:
             return view
         middle = (files[len(files) // 2],)
-        one = self._show_files(source_id, middle)
+        one = self.versions.show_files(source_id, middle)
         if self._files_having(one, middle, key, having_keys, n_users):
             return view
         having = self._files_having(view, files, key, having_keys, n_users)
-        return view if len(having) == len(files) else self._show_files(source_id, having)
+        return view if len(having) == len(files) else self.versions.show_files(source_id, having)
 
     def _files_having(
         self,
@@ -697,11 +592,6 @@ class ChangedTables:
         self.shared.count(text, spent, self.reader.relations.seconds(text), n_users)
         having = tuple(f for f in files if spark_uri(f) in names)
         return having if len(having) == len(names) else files
-
-    def _show_files(self, source_id: SourceID, files: tuple[str, ...]) -> str:
-        """Return the view of the rows of some files of a table."""
-        name = _held_name("files", repr((source_id, files)))
-        return self.reader.engine.view(name, lambda: self._slice(source_id, files))
 
 
 def _in_one_task(rows: str) -> str:

@@ -64,13 +64,15 @@ class FirstRows:
             f"SELECT {items}, {WEIGHT} AS {weight} FROM ({rows})"
             f" UNION ALL SELECT {items}, 1 AS {weight} FROM {table}"
         )
-        # Of a table with fewer rows than the LIMIT, which are all of the query's, no row may be
-        # missing: such a row would come first here.
+        # The first of the rows that are left or came. Rows that left the query but were not in the
+        # table have a negative weight, and do not matter. But a table with fewer rows than the
+        # LIMIT had all rows of the query: there, such a row comes first here, and is an error.
         few = (
             f"SELECT * FROM ({netted(both, types)})"
             f" WHERE {weight} > 0 OR (SELECT count(*) < {self.n_rows} FROM {table})"
             f" ORDER BY {weight} > 0, {self.order} LIMIT {self.n_rows}"
         )
+        # They and the rows of the table, with their places in the order. Equal ones share a place.
         left = (
             f"SELECT {items}, {weight}, FALSE AS is_former FROM ({few})"
             f" UNION ALL SELECT {items}, 1 AS {weight}, TRUE AS is_former FROM {table}"
@@ -80,6 +82,7 @@ class FirstRows:
             "SELECT *, max(IF(is_former, place, NULL)) OVER () AS last_place,"
             f" sum(IF(is_former, 1, 0)) OVER () AS n_former FROM ({placed})"
         )
+        # A row that comes no later than the last row of the table is certainly one of the first.
         is_certain = f"NOT is_former AND {weight} > 0 AND place <= last_place"
         counted = (
             f"SELECT *, sum(IF({is_certain}, {weight}, 0)) OVER () AS n_certain,"
