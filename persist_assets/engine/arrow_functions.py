@@ -1,21 +1,22 @@
 """Functions that Spark's workers call with rows as frames of polars, pandas or pyarrow.
 
-One call gets the rows of a key, or batches of some partition. What runs in workers is sent there by
-value: workers need pyarrow and the library of the frames, and nothing of this package. The
-invariant: a result has exactly the declared columns and types, or the build fails; no value is
-guessed.
+One call gets the rows of a key, of one frame or of two, or batches of some partition. What runs in
+workers is sent there by value: workers need pyarrow and the library of the frames, and nothing of
+this package. The invariant: a result has exactly the declared columns and types, or the build
+fails; no value is guessed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
 
 from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,27 +26,53 @@ if TYPE_CHECKING:
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def mapped(frame: DataFrame, loaded: Callable[..., Any], function: Function) -> DataFrame:
-    """Return the rows that a function returns for the rows of a frame; nothing is computed yet.
+def mapped(
+    frames: Sequence[DataFrame], loaded: Callable[..., Any], function: Function
+) -> DataFrame:
+    """Return the rows that a function returns for the rows of frames; nothing is computed yet.
 
     Parameters
     ----------
+    frames
+        One for each parameter.
     loaded
         The function itself.
     function
-        How it is declared: `result` and `by`, and the kind of its one parameter.
+        How it is declared: `result` and `by`, and the kinds of its one or two parameters.
+
+    Raises
+    ------
+    BuildError
+        A frame lacks a key column, or has another type of it.
     """
-    (parameter,) = function.parameters
     schema = ", ".join(f"{quote(name)} {kind}" for name, kind in function.result)
-    kind = parameter.kind.removeprefix("Iterator[").removesuffix("]")
-    library = kind.partition(".")[0]
-    keyword = None if parameter.positional else parameter.name
-    fields = _fields(frame, schema)
+    fields = _fields(frames[0], schema)
+    parameters = tuple(
+        (None if p.positional else p.name, p.kind.removeprefix("Iterator[").partition(".")[0])
+        for p in function.parameters
+    )
     if not function.by:
-        return frame.mapInArrow(_over_batches(loaded, keyword, library, fields), schema)
-    grouped = frame.groupBy(*(frame[quote(name)] for name in function.by))
-    make = _over_batches if parameter.kind != kind else _over_table
-    return grouped.applyInArrow(make(loaded, keyword, library, fields), schema)
+        return frames[0].mapInArrow(_over_batches(loaded, *parameters[0], fields), schema)
+    _check_keys(frames, function)
+    grouped = [f.groupBy(*(f[quote(name)] for name in function.by)) for f in frames]
+    over_tables = _over_tables(loaded, parameters, fields)
+    if len(grouped) > 1:
+        return grouped[0].cogroup(grouped[1]).applyInArrow(over_tables, schema)
+    if function.parameters[0].kind.startswith("Iterator"):
+        return grouped[0].applyInArrow(_over_batches(loaded, *parameters[0], fields), schema)
+    return grouped[0].applyInArrow(over_tables, schema)
+
+
+def _check_keys(frames: Sequence[DataFrame], function: Function) -> None:
+    """Require that frames have the key columns, of one type: Spark would not match the others."""
+    types = [{f.name.lower(): f.dataType for f in frame.schema.fields} for frame in frames]
+    for name in function.by:
+        for parameter, kinds in zip(function.parameters, types, strict=True):
+            if name.lower() not in kinds:
+                raise BuildError(f"the input `{parameter.name}` has no column `{name}`")
+        if len({kinds[name.lower()] for kinds in types}) > 1:
+            shown = " and ".join(kinds[name.lower()].simpleString() for kinds in types)
+            raise BuildError(f"the types of `{name}` in its inputs differ: {shown}")
 
 
 def _fields(frame: DataFrame, schema: str) -> pa.Schema:
@@ -64,15 +91,19 @@ def _fields(frame: DataFrame, schema: str) -> pa.Schema:
 # ------------------------------------------------------------------------------------- in workers
 
 
-def _over_table(
-    loaded: Callable[..., Any], keyword: str | None, library: str, fields: pa.Schema
-) -> Callable[[pa.Table], pa.Table]:
-    def over_table(table: pa.Table) -> pa.Table:
-        rows = _rows(table, library)
-        result = loaded(rows) if keyword is None else loaded(**{keyword: rows})
-        return _fitted(result, fields)
+def _over_tables(
+    loaded: Callable[..., Any], parameters: Sequence[tuple[str | None, str]], fields: pa.Schema
+) -> Callable[..., pa.Table]:
+    def over_tables(*tables: pa.Table) -> pa.Table:
+        pairs = zip(parameters, tables, strict=True)
+        rows = [(keyword, _rows(table, library)) for (keyword, library), table in pairs]
+        named = {keyword: frame for keyword, frame in rows if keyword is not None}
+        return _fitted(loaded(*(f for keyword, f in rows if keyword is None), **named), fields)
 
-    return over_table
+    # Spark looks at the number of parameters to see what a function expects.
+    if len(parameters) == 1:
+        return lambda table: over_tables(table)
+    return lambda left, right: over_tables(left, right)
 
 
 def _over_batches(

@@ -162,8 +162,7 @@ def _result(
         if any(p.is_arrow for p in function.parameters):
             from persist_assets.engine.arrow_functions import mapped
 
-            (rows,) = (*positional, *named.values())
-            return mapped(rows, loaded, function)
+            return mapped((*positional, *named.values()), loaded, function)
         return loaded(*positional, **named)
     except PersistError:
         raise

@@ -46,6 +46,8 @@ _ARROW = {
 }
 """Frames that are made of Arrow data in Spark's workers, by the names that annotations use."""
 
+_MOST_INPUTS = 2
+"""Spark groups the rows of at most two frames together."""
 _EXAMPLE = 'for example, Annotated[DataFrame, "carrier string, delay double"]'
 
 
@@ -304,11 +306,22 @@ def check_arrow(
             message = f"`{function}` returns a Spark or Narwhals frame, as it gets no other"
             raise Refused("annotation-type", message, module.place(node.returns))
         return ()
-    if len(parameters) > 1:
-        other = next(p for p in parameters if p is not arrow)
-        message = f"`{function}` must have one input, because `{arrow.name}` is a {arrow.kind}"
-        hint = "join them in a source of its own, and read that"
+    other = next((p for p in parameters if not p.is_arrow), None)
+    hint = "join inputs in a source of their own, and read that"
+    if other is not None:
+        message = (
+            f"`{other.name}` must be a frame in workers, because `{arrow.name}` is a {arrow.kind}"
+        )
         raise Refused("python-arrow", message, other.location, hint)
+    if len(parameters) > _MOST_INPUTS:
+        message = (
+            f"`{function}` has {len(parameters)} inputs, but workers get at most {_MOST_INPUTS}"
+        )
+        raise Refused("python-arrow", message, parameters[_MOST_INPUTS].location, hint)
+    batches = next((p for p in parameters if p.kind.startswith("Iterator")), None)
+    if len(parameters) > 1 and batches is not None:
+        message = f"`{function}` has two inputs, so `{batches.name}` cannot come in batches"
+        raise Refused("python-arrow", message, batches.location, hint)
     if not annotation.by and not arrow.kind.startswith("Iterator"):
         single = arrow.kind.replace("pyarrow.Table", "pyarrow.RecordBatch")
         message = f"no `by` says which rows of `{arrow.name}` belong together"

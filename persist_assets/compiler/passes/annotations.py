@@ -182,7 +182,9 @@ def keys_are_columns(subject: Subject) -> Iterator[Problem]:
     contract = source.known_columns
     for name in by if contract else ():
         yield from _missing_column(replace(source, columns=contract), name, place)
-    yield from _keys_of_no_input(source, inputs_of(source, by_id), place)
+    inputs = inputs_of(source, by_id)
+    yield from _keys_of_no_input(source, inputs, place)
+    yield from _inputs_without_keys(source, inputs, place)
     unfit = unfit_keys(source, by_id, ("its contract", contract))
     if unfit is not None:
         message = f"keys of `{source.name}` cannot be compared: {unfit}"
@@ -213,6 +215,21 @@ def _keys_of_no_input(
     if selected >= {column.lower() for column in by}:
         message = f"no input of `{name}` has all of {', '.join(by)}"
         yield Problem("by", message, place, "name columns that one input has together")
+
+
+def _inputs_without_keys(
+    source: Source, inputs: Sequence[Input], place: Location
+) -> Iterator[Problem]:
+    """Yield problems if workers cannot get the rows of one key from both inputs of a function."""
+    if source.function is None or not all(p.is_arrow for p in source.function.frames):
+        return
+    lacking = [
+        i.source.name for i in inputs if i.columns and i.find_key(source.annotation.by) is None
+    ]
+    if lacking and len(lacking) < len(inputs):
+        keys = ", ".join(source.annotation.by)
+        message = f"the input `{lacking[0]}` of `{source.name}` does not have the key {keys}"
+        yield Problem("by", message, place, "join inputs in a source of their own, and read that")
 
 
 def view_is_deterministic(subject: Subject) -> Iterator[Problem]:

@@ -145,6 +145,73 @@ def test_a_call_gets_all_rows_of_a_key_and_only_changed_keys_are_recomputed(
     ]
 
 
+PAIR = (
+    '@table(by="k", refresh="incremental", inputs={"before": "u"})\n'
+    "def compared(t: pl.DataFrame, before: pd.DataFrame) -> "
+    'Annotated[Any, "k string, rows int, total bigint, former bigint"]:\n'
+    '    keys = [*t["k"].to_list(), *before["k"].tolist()]\n'
+    "    assert len({None if k is pd.NA else k for k in keys}) == 1\n"
+    "    former = sum(before['m'].dropna().tolist())\n"
+    "    total = t['n'].sum()\n"
+    '    return pl.DataFrame({"k": [None if keys[0] is pd.NA else keys[0]], "rows": [len(keys)],'
+    ' "total": [total], "former": [former]}, schema_overrides={"k": pl.String})\n\n'
+)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V39")
+def test_a_call_gets_the_rows_of_a_key_of_two_inputs(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    """Keys of one input only, NULL, two libraries; then changes of one input and of both."""
+    raw = RAW + "CREATE TABLE u (m BIGINT, k STRING) USING parquet LOCATION 'raw/u';\n"
+    same = (
+        '@table(by="k", inputs={"left": "u", "right": "u"})\n'
+        'def twice(left: pa.Table, right: pa.Table) -> Annotated[Any, "m bigint, k string"]:\n'
+        "    return pa.concat_tables([left, right])\n"
+    )
+    untyped = (
+        "@table\ndef loose(u):\n    return u.selectExpr('m', 'm AS k')\n\n"
+        '@table(by="k")\n'
+        'def unlike(t: pa.Table, loose: pa.Table) -> Annotated[Any, "k string"]:\n'
+        "    return t.select(['k'])\n"
+    )
+    root = make_project({"raw.sql": raw, "d.py": HEAD + PAIR + same + untyped})
+    write(root, ROWS)
+
+    def write_former(name: str, *rows: tuple[int, str | None]) -> None:
+        path = root / "raw" / "u" / f"part-{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ms, ks = zip(*rows, strict=True)
+        pq.write_table(pa.table({"m": pa.array(ms, pa.int64()), "k": ks}), path)
+
+    write_former("0", (1, "a"), (2, "a"), (4, "z"), (5, None))
+    builder = enter(root)
+    assert built(builder, "compared") == [
+        ("a", 4, BIG, 3),
+        ("b", 1, 3, 0),
+        ("z", 1, 0, 4),
+        (None, 2, 4, 5),
+    ]
+    twice = [(1, "a"), (1, "a"), (2, "a"), (2, "a"), (4, "z"), (4, "z"), (5, None), (5, None)]
+    assert built(builder, "twice") == sorted(twice, key=repr)
+    builder.build(named(builder, "loose"))
+    with pytest.raises(
+        BuildError, match="the types of `k` in its inputs differ: string and bigint"
+    ):
+        builder.build(named(builder, "unlike"))
+    write_former("1", (7, "b"))
+    builder = enter(root)
+    (step,) = builder.plan([named(builder, "compared").source_id]).steps
+    assert step.maintenance == "keys", (step.why, step.reasons)
+    after = [("a", 4, BIG, 3), ("b", 2, 3, 7), ("z", 1, 0, 4), (None, 2, 4, 5)]
+    assert built(builder, "compared") == after
+    write_former("2", (8, "y"))
+    write(root, [("z", 9, None, None, None)], "1")
+    after = [*after[:2], ("y", 1, 0, 8), ("z", 2, 9, 4), after[-1]]
+    assert built(enter(root), "compared") == after
+
+
 @pytest.mark.slow
 @pytest.mark.proves("V21")
 def test_a_batch_has_at_most_sparks_maximum_number_of_rows(start: Callable[..., Builder]) -> None:

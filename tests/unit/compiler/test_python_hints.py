@@ -136,8 +136,8 @@ REFUSED = [
     (KEYED.replace(', columns={"a": "bigint", "n": "int"}', ""), "`f` needs the names and types of all columns of its result"),
     (KEYED.replace('"n": "int"', '"n": True'), "`f` needs the names and types of all columns of its result"),
     (KEYED.replace('"n": "int"', '"*": True'), "`f` needs the names and types of all columns of its result"),
-    (KEYED.replace("(t:", "(x, t:"), "`f` must have one input, because `t` is a polars.DataFrame"),
-    (KEYED.replace("(t:", "(spark: SparkSession, t:"), "`f` must have one input, because `t` is a polars.DataFrame"),
+    (KEYED.replace("(t:", "(x, t:"), "`x` must be a frame in workers, because `t` is a polars.DataFrame"),
+    (KEYED.replace("(t:", "(spark: SparkSession, t:"), "`spark` must be a frame in workers, because `t` is a polars.DataFrame"),
     (KEYED.replace("pl.DataFrame", "pl.LazyFrame"), "unsupported annotation `pl.LazyFrame` of the parameter `t`"),
     (KEYED.replace("pl.DataFrame", "pa.RecordBatch"), "unsupported annotation `pa.RecordBatch` of the parameter `t`"),
     (KEYED.replace("return t", "yield t"), "`f` yields"),
@@ -150,6 +150,38 @@ REFUSED = [
         "the check `right` cannot take a polars.DataFrame",
     ),
 ]  # fmt: skip
+
+
+PAIR = KEYED.replace("(t:", "(t: pd.DataFrame, u:")
+MORE = "CREATE TABLE u (a BIGINT, n INT) USING parquet LOCATION 'u';\n"
+
+
+@pytest.mark.proves("V39")
+def test_a_function_can_get_the_rows_of_a_key_of_two_inputs() -> None:
+    f = source(PAIR, MORE)
+    assert f.function is not None
+    assert [p.kind for p in f.function.parameters] == ["pandas.DataFrame", "polars.DataFrame"]
+    assert f.build_id != source(PAIR.replace("pd.", "pl."), MORE).build_id
+
+
+REFUSED_PAIRS = [
+    (PAIR.replace("(t:", "(v: pa.Table, t:"), "`f` has 3 inputs, but workers get at most 2"),
+    (PAIR.replace("pd.DataFrame", "Iterator[pd.DataFrame]"), "`f` has two inputs, so `t` cannot come in batches"),
+    (PAIR.replace("u: pl.DataFrame", "u: Iterator[pl.DataFrame]"), "`f` has two inputs, so `u` cannot come in batches"),
+    (PAIR.replace('by="a", ', ""), "no `by` says which rows of `t` belong together"),
+    (PAIR.replace("u:", "w:"), "the input `w` of `f` does not have the key a"),
+    (PAIR.replace("u:", "x:"), "keys of `f` cannot be compared: `a` is bigint in t and string in x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED_PAIRS)
+@pytest.mark.proves("V39")
+def test_pairs_of_inputs_that_workers_cannot_match_are_errors(text: str, message: str) -> None:
+    more = MORE + MORE.replace("u (a BIGINT", "v (a BIGINT")
+    more += MORE.replace("u (a BIGINT", "w (b BIGINT")
+    more += MORE.replace("u (a BIGINT", "x (a STRING")
+    result = project(text, more)
+    assert [p.message for p in result.errors] == [message]
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
