@@ -73,10 +73,13 @@ def special_texts(types: Types, block: Block) -> set[str]:
         kinds = {types.of(a) for a in call.args if a not in texts}
         beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
         unsure = None in kinds and call.op in (*COMPARISONS, "in")
-        if call.op in _OF_TIMES or beside or unsure:
+        if call.op in _OF_TIMES or call.op in _SUMS or beside or unsure:
             clock_texts |= set[str]().union(*texts.values())
     return clock_texts
 
+
+_SUMS = frozenset("+ - try_add try_subtract".split())
+"""With an interval, they cast a text to a time; with anything else, they fail."""
 
 _OF_TIMES = frozenset(
     """

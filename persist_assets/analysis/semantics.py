@@ -35,7 +35,7 @@ from persist_assets.analysis.increments import Increments, given_growth, unknown
 from persist_assets.analysis.lineage import Lineage
 from persist_assets.analysis.normal_form import Normal, bounded, size_of
 from persist_assets.analysis.scope import Unanalysable, is_certain
-from persist_assets.analysis.syntax import called, item_in_text, names_in_text
+from persist_assets.analysis.syntax import called, clock_texts_in, item_in_text, names_in_text
 from persist_assets.analysis.types import STORED
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Problem
@@ -389,6 +389,8 @@ def _meaning(
     digests = fold.relation(normal.normal(block))
     origins = Lineage(binding.origins).columns(block)
     texts = special_texts(binding.types, block)
+    if notes and declaration.query is not None:
+        texts |= clock_texts_in(declaration.query.tree)
     lots, clock = sorted(functions & LOTS), sorted({*(functions & CLOCK), *map(repr, texts)})
     inlined = [u for u in upstream if not u.persisted]
     volatile = bool(lots) or any(u.volatile for u in inlined)

@@ -305,6 +305,17 @@ def calls_in(tree: Any, columns: Collection[str] = ()) -> Iterator[tuple[str, An
                 pass
 
 
+def clock_texts_in(tree: Any) -> set[str]:
+    """Return the texts in a parsed query for which Spark reads the clock if it makes times of them.
+
+    Where it does so is not known for a query that is treated as a whole. `calls_in` finds explicit
+    casts.
+    """
+    strings = (node for node in tree.find_all(exp.Literal) if node.is_string)
+    texts = (str(node.this) for node in strings if not isinstance(node.parent, exp.Cast))
+    return {text.strip().lower() for text in texts if is_special_datetime_text(text)}
+
+
 def first_place(path: str, nodes: Iterable[Any]) -> Location:
     """Return the place of the first token of some parts of a parsed file."""
     metas = [node.meta for node in nodes if "start" in node.meta]

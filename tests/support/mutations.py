@@ -245,8 +245,8 @@ MUTATIONS = (
     _deltas(
         "rows of the table that went are not among its first rows",
         "first_rows.py",
-        'UNION ALL SELECT {items}, 1 AS {weight} FROM {table}"\n        )\n        # Of',
-        'UNION ALL SELECT {items}, 2 AS {weight} FROM {table}"\n        )\n        # Of',
+        'UNION ALL SELECT {items}, 1 AS {weight} FROM {table}"\n        )\n        # The first',
+        'UNION ALL SELECT {items}, 2 AS {weight} FROM {table}"\n        )\n        # The first',
     ),
     _deltas(
         "values that depend on the order of rows have no first rows",

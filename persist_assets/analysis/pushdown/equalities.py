@@ -102,8 +102,10 @@ def rejects_nulls(term: Term) -> bool:
             return all(map(rejects_nulls, term.args))
         case "true" | "is null" | "is not true":
             return False
-        case _:
+        case "false":
             return True
+        case _:
+            return p.varies(term)  # a constant may be true: not all are computed
 
 
 def columns_used(things: Iterable[object], extra: Iterable[Term]) -> dict[int, set[int]]:

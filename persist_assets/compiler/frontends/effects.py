@@ -73,9 +73,23 @@ _CALLED = re.compile(
 )
 
 
+_CLOCK_WORD = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b")
+
+
 def call_of(text: str) -> Iterator[str]:
-    """Yield the functions that a text calls, if it is SQL."""
-    yield from _CALLED.findall(text.lower())
+    """Yield the functions that a text calls, if it is SQL.
+
+    Clock words count as calls: Spark reads the clock where it casts them to times.
+
+    Examples
+    --------
+    >>> [*call_of("day >= 'today' - INTERVAL 1 DAY AND abs(n) > 1")]
+    ['abs', 'current_date']
+    """
+    text = text.lower()
+    yield from _CALLED.findall(text)
+    for word in _CLOCK_WORD.findall(text):
+        yield "now" if word == "now" else "current_date"
 
 
 def _nodes(root: ast.AST, module: Module) -> Iterator[ast.AST]:

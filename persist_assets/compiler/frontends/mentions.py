@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from persist_assets.compiler.frontends.module_text import FunctionNode, Module, chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 _BY_VALUE = frozenset("eval exec compile globals locals vars __import__".split())
@@ -68,6 +68,7 @@ def mentions(
             if chain[0] not in hidden:
                 chains.add(chain)
             continue
+        texts.update(_texts_of_times(node))
         match node:
             case ast.Call(func=ast.Attribute(attr=name)):
                 methods.add(name)
@@ -88,6 +89,28 @@ def mentions(
             names = within if name == "body" else hidden
             todo += ((i, bare, names) for i in inside if isinstance(i, ast.AST))
     return Mentions(frozenset(chains), frozenset(methods), frozenset(texts), tuple(imports))
+
+
+_MAKING_TIMES = frozenset("Timestamp datetime64 lit to_date to_datetime to_timestamp".split())
+
+
+def _texts_of_times(node: ast.AST) -> Iterator[str]:
+    """Yield texts that are compared, or from which times are made, in quotes as in SQL.
+
+    In `df.day >= 'today'`, Spark reads the clock.
+    """
+    match node:
+        case ast.Compare(left=left, comparators=others):
+            operands = [left, *others]
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[first, *_]) if (
+            name in _MAKING_TIMES
+        ):
+            operands = [first]
+        case _:
+            return
+    for operand in operands:
+        if isinstance(operand, ast.Constant) and isinstance(operand.value, str):
+            yield f"'{operand.value}'"
 
 
 def _declared(node: ast.AST) -> frozenset[str]:

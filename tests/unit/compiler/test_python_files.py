@@ -946,6 +946,10 @@ CLOCKS = [
     ("", "'ts > now()'", "instant", "now"),
     ("", "'d = current_date'", "day", "current_date"),
     ("", "flights.x.now()", "instant", "now"),
+    ("", "flights.filter(\"d < 'today' - INTERVAL 1 DAY\")", "day", "current_date"),
+    ("", "flights.d >= ' Yesterday'", "day", "current_date"),
+    ("from pyspark.sql import functions as F", "F.lit('now').cast('timestamp')", "instant", "now"),
+    ("import pandas as pd", "pd.Timestamp('now')", "instant", "now"),
 ]  # fmt: skip
 
 

@@ -149,6 +149,8 @@ def test_clock_reads_are_detected_in_queries_treated_as_a_whole() -> None:
     sampled = "SELECT {} AS x FROM t TABLESAMPLE (50 PERCENT)"
     assert source(sampled.format("TIMESTAMP '00:01:52'")).reads_clock
     assert not source(sampled.format("'00:01:52'::string")).reads_clock
+    assert source(sampled.format("ts > 'today' - INTERVAL 1 DAY")).reads_clock == "day"
+    assert source(sampled.format("to_date('now')")).reads_clock == "instant"
 
 
 @pytest.mark.proves("S2")
