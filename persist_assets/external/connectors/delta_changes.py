@@ -77,7 +77,7 @@ class DeltaChanges:
             {f.location: f for f in self._files.list_files(version, conditions)}
             for version in (start, self._table)
         )
-        listed = begin | end
+        listed = begin | {place: _in_both(f, begin.get(place)) for place, f in end.items()}
         places, stored = set(begin), {place: f.stored for place, f in listed.items()}
         whole: list[DeltaFile] = []
         recorded: list[DeltaFile] = []
@@ -255,6 +255,17 @@ def _stated_rows(add: Mapping[str, Any]) -> int | None:
     except (AttributeError, ValueError):
         return None
     return rows if isinstance(rows, int) else None
+
+
+def _in_both(later: DeltaFile, earlier: DeltaFile | None) -> DeltaFile:
+    """Return a file of the later version with the statistics that it also had in the earlier one.
+
+    Rows that a deletion vector deletes need not be in the statistics of the later version.
+    """
+    if earlier is None:
+        return later
+    same = {name: span for name, span in later.spans.items() if earlier.spans.get(name) == span}
+    return replace(later, spans=same)
 
 
 def _with_statistics(file: DeltaFile, listed: DeltaFile | None) -> DeltaFile:

@@ -25,6 +25,8 @@ from persist_assets.engine.named_files import AS_NAMED, padded
 from persist_assets.external.connectors.postgres_columns import (
     COLUMNS,
     CURSORS,
+    NUMBERS,
+    STORAGE,
     PostgresColumn,
     check_types,
     column_of,
@@ -64,7 +66,7 @@ _ROW = "_persist_row"
 _RELATIONS = "rpmvf"
 """The kinds of relations that can be read: tables, partitioned, views, materialized, foreign."""
 _TABLE = """
-SELECT c.oid, c.oid::regclass::text, c.relkind::text, c.relfilenode
+SELECT c.oid, c.oid::regclass::text, c.relkind::text
 FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 """
 _CURSOR = re.compile(r"-?\d+|\d{4}-\d\d-\d\d(T\d{6}(\.\d+)?(\+00)?)?")
@@ -79,10 +81,11 @@ class _Version(NamedTuple):
     cursor
         The greatest value of the cursor; None: the table has none.
     digest
-        The number of rows and a digest: of whole rows, or of the cursor and the key of those that
-        are not above the cursor.
+        The number of rows and a digest: of whole rows and the declared columns, or of the cursor
+        and the key of those that are not above the cursor.
     table
-        With a cursor, the id of the table and of its storage, which TRUNCATE replaces.
+        With a cursor, the id of the table, and a digest of its declared columns, of its storage,
+        which TRUNCATE replaces, and of the query of a view.
     """
 
     cursor: str | None
@@ -119,7 +122,9 @@ class _Table(NamedTuple):
     name
         Its quoted name.
     identity
-        The ids of the table and of its storage.
+        Its id, and a digest of `defined` and `STORAGE`.
+    defined
+        The declared columns: their names, numbers and types.
     columns
         Its columns, by lower-case name.
     """
@@ -127,6 +132,7 @@ class _Table(NamedTuple):
     name: str
     oid: int
     identity: str
+    defined: str
     columns: Mapping[str, PostgresColumn]
 
 
@@ -253,7 +259,8 @@ class PostgresConnector:
         digests += f" FROM {table.name} AS {_ROW}{where}"
         query = f"SELECT count(*), {', '.join(f'{half}::text' for half in halves)}"
         ((n_rows, *sums),) = transaction.fetch(f"{query} FROM ({digests}) AS d")
-        digest = sha256(repr((n_rows, sums)).encode()).hexdigest()[:24]
+        held = (n_rows, sums, table.defined) if cursor is None else (n_rows, sums)
+        digest = sha256(repr(held).encode()).hexdigest()[:24]
         return _Version(cursor, f"{n_rows}-{digest}", "" if cursor is None else table.identity)
 
     def _check_held(self, version: str) -> None:
@@ -288,8 +295,12 @@ class PostgresConnector:
         if not tables or tables[0][2] not in _RELATIONS:
             hint = "check `table`; names with capitals or blanks stand in double quotes"
             raise StorageError(f"{self.label} does not exist", hint=hint)
-        oid, name, _, storage = tables[0]
+        oid, name, _ = tables[0]
         declared = {c.name.lower(): c.type for c in self.columns}
+        numbers = self._transaction.fetch(NUMBERS, {"oid": oid})
+        defined = repr(sorted(row for row in numbers if row[0].lower() in declared))
+        storage = repr(self._transaction.fetch(STORAGE, {"oid": oid}))
+        identity = f"{oid}.{sha256(f'{defined} {storage}'.encode()).hexdigest()[:16]}"
         rows = self._transaction.fetch(COLUMNS, {"oid": oid})
         columns = [column_of(row, declared) for row in rows]
         by_name = {c.name.lower(): c for c in columns}
@@ -302,7 +313,7 @@ class PostgresConnector:
                 " rows cannot be followed by it",
                 hint="a cursor is an integer, a date or a timestamp",
             )
-        return _Table(name, oid, f"{oid}.{storage}", by_name)
+        return _Table(name, oid, identity, defined, by_name)
 
     # ---------------------------------------------------------------------------------- reading
 

@@ -87,6 +87,27 @@ ORDER BY a.attnum
 """
 """The query for the columns of a table, with the types that domains are based on."""
 
+NUMBERS = """
+SELECT attname, attnum, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+"""
+"""The query for the numbers of columns: one that is dropped and added again has another one."""
+
+STORAGE = """
+WITH RECURSIVE beneath AS (
+    SELECT %(oid)s::oid AS oid
+    UNION
+    SELECT d.refobjid FROM beneath b
+    JOIN pg_class c ON c.oid = b.oid AND c.relkind = 'v'
+    JOIN pg_rewrite r ON r.ev_class = b.oid
+    JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+        AND d.refclassid = 'pg_class'::regclass
+)
+SELECT c.oid, c.relfilenode, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END
+FROM beneath JOIN pg_class c USING (oid) ORDER BY c.oid
+"""
+"""The query for the storage of a table, or of all tables that a view reads, and for their views."""
+
 
 def column_of(row: tuple[Any, ...], declared: Mapping[str, str | None]) -> PostgresColumn:
     """Return a column from a row of `COLUMNS`.

@@ -179,6 +179,24 @@ def test_rows_deleted_and_restored_by_deletion_vectors_are_followed(
     )  # fmt: skip
 
 
+@pytest.mark.slow
+def test_rows_deleted_before_statistics_were_computed_again_are_followed(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "t"
+    shutil.copytree(FOREIGN / "table-with-dv-small", root)
+    for path in (root, root / "_delta_log"):
+        path.chmod(0o755)
+    (marked,) = actions_of(root, 1, "add")
+    tight = json.loads(marked["stats"])
+    tight |= {"minValues": {"value": 1}, "maxValues": {"value": 8}, "tightBounds": True}
+    commit(root, 2, {"add": {**marked, "dataChange": False, "stats": json.dumps(tight)}})
+    source = connector(spark, root)
+    for where, value in (("value >= 9", 9), ("value < 1", 0)):
+        rows = changed(source, 0, 2, ["value"], where)
+        assert (value, DELETE) in [(row.value, row[CHANGE]) for row in rows]
+
+
 # --------------------------------------------------------------------------- gaps and full reads
 
 

@@ -245,6 +245,39 @@ def test_a_cursor_fetches_only_new_rows_and_late_ones_are_detected(
 
 @pytest.mark.slow
 @pytest.mark.proves("V15")
+@pytest.mark.parametrize("cursor", [{}, {"cursor": "n"}])
+def test_columns_and_views_that_are_replaced_are_detected(
+    db: Database, enter: Make, make_project: Make, cursor: dict[str, str]
+) -> None:
+    """Nothing else tells it: rows, ids, keys and cursors stay the same."""
+    db.do("CREATE TABLE base (id bigint PRIMARY KEY, a int, b int, n int)")
+    db.do("INSERT INTO base SELECT g, 1, 2, g FROM generate_series(1, 3) g")
+    db.do("CREATE VIEW t AS SELECT id, a, b, n FROM base")
+    columns = "id bigint primary key, a int, b int, n int"
+    text = "create materialized view q as select id, a, b from t;\n"
+    of_view, of_table = (db.declared(columns, table, **cursor) for table in ("t", "base"))
+    of_table = of_table.replace("external table t ", "external table s ")
+    text += text.replace("view q", "view r").replace("from t", "from s")
+    root = make_project({"m.sql": of_view + of_table + text})
+
+    def now() -> list[Any]:
+        build(builder := enter(root))
+        return [*sorted(rows(builder, "q")), *sorted(rows(builder, "r"))]
+
+    assert now() == [(n, 1, 2) for n in (1, 2, 3)] * 2
+    db.do("CREATE OR REPLACE VIEW t AS SELECT id, b AS a, a AS b, n FROM base")
+    assert now() == [(n, *pair) for pair in ((2, 1), (1, 2)) for n in (1, 2, 3)]
+    db.do("ALTER TABLE base RENAME a TO x; ALTER TABLE base RENAME b TO a")
+    db.do("ALTER TABLE base RENAME x TO b")
+    assert now() == [(n, 2, 1) for n in (1, 2, 3)] * 2
+    db.do("DROP VIEW t; ALTER TABLE base DROP COLUMN b")
+    db.do("ALTER TABLE base ADD COLUMN b int DEFAULT 7")
+    db.do("CREATE VIEW t AS SELECT id, a, b, n FROM base")
+    assert now() == [(n, 2, 7) for n in (1, 2, 3)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V15")
 def test_tables_that_cannot_be_followed_fail(db: Database, enter: Make, make_project: Make) -> None:
     db.do("CREATE TABLE t (id bigint, s text, at timestamp)")
     db.do("INSERT INTO t VALUES (1, 'a', 'infinity')")
