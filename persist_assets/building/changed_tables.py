@@ -517,9 +517,9 @@ class ChangedTables:
                 return unchanged
             text = f"SELECT * FROM {quote(unchanged)} UNION ALL {probed('gained')}"
             return hold(text)
-        # The table is read once: the rows of one version follow from those of the other.
-        weight, text = quote(ROW_WEIGHT), probed("new")
-        names = {v: _held_name("probe", f"{v} {text}") for v in ("new", "old")}
+        # The table is read once: one version follows from the other by the change.
+        weight, text, change = quote(ROW_WEIGHT), probed("new"), self.versions.name_of(table)
+        names = {v: _held_name("probe", f"{v} {change} {text}") for v in ("new", "old")}
         if not any(map(relations.holds, names.values())) and (
             version == "new" or self._n_uses(probe_name("new", digest))
         ):

@@ -366,7 +366,10 @@ class HeldRelations:
         rows = self._keys_here(name)
         if rows is None or rows.num_rows > _MOST_VALUES or rows[column].null_count:
             return None
-        values: list[Any] = rows[column].unique().to_pylist()
+        try:
+            values: list[Any] = rows[column].unique().to_pylist()
+        except (OverflowError, ValueError):  # Python has no dates after the year 9999
+            return None
         if not all(type(v) in (int, date) for v in values):
             return None
         return overlaps_any((value, value) for value in values)

@@ -31,7 +31,7 @@ from persist_assets.planning.changed_checks import changed_checks
 from persist_assets.planning.costs import Experience, asks_experience, experience_of
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import merged_spans, parted_by, time_type
-from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
+from persist_assets.planning.inputs import content_version, inputs, rests_alike
 from persist_assets.planning.planner import plan
 from persist_assets.planning.takeovers import find_takeovers
 from persist_assets.planning.world import World, is_history
@@ -41,7 +41,7 @@ from persist_assets.storage.changes import (
     listings_of,
     raw_change,
 )
-from persist_assets.storage.delta_tables import has_snapshot
+from persist_assets.storage.delta_tables import has_snapshot, is_own_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -558,8 +558,8 @@ class Observer:
             if raw is None or world.version(source.source_id, raw) != version.version:
                 return True
         contents = {v.version for v in snapshot.inputs}
-        tables = (world.readable(s) for s in self.project.inputs(source) if s.raw is None)
-        return any(t is None or CONTENT + t.content not in contents for t in tables)
+        tables = ((s, world.readable(s)) for s in self.project.inputs(source) if s.raw is None)
+        return any(t is None or content_version(s, t) not in contents for s, t in tables)
 
     def _costs(self, sources: Iterable[Source], world: World) -> dict[BuildID, Sequence[Cost]]:
         """Return the costs of earlier builds of tables that may be continued."""
@@ -648,7 +648,7 @@ class Observer:
         rows = {v.version for v in computed_from if v.raw == source.build_id}
 
         def is_then(snapshot: Snapshot) -> bool:
-            same = not rows or CONTENT + snapshot.content in rows
+            same = not rows or content_version(source, snapshot) in rows
             return same and rests_alike(snapshot, as_of)
 
         now = world.readable(source)
@@ -660,10 +660,10 @@ class Observer:
         snapshots = [b.snapshot for b in builds if b.snapshot and not b.snapshot.view]
         # Of another environment's table, this one's may have copies of files.
         for then in sorted(snapshots, key=lambda s: s.table != now.table):
-            if is_then(then):
+            former, root = map(self.settings.table_root, (then.table, now.table))
+            if is_then(then) and is_own_version(former, then):
                 if source.function is not None and then.columns != now.columns:
                     return None  # nobody knows the columns of a function in advance
-                former, root = map(self.settings.table_root, (then.table, now.table))
                 if former == root:
                     change = delta_change(root, then.version, now.version)
                 else:

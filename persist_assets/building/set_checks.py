@@ -28,7 +28,7 @@ from persist_assets.engine.python_functions import ask
 from persist_assets.engine.row_metrics import aged, columns_in, promised, type_in
 from persist_assets.engine.session import translated
 from persist_assets.external.read_routing import Route
-from persist_assets.planning.inputs import CONTENT
+from persist_assets.planning.inputs import content_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -140,7 +140,7 @@ def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) ->
         if isinstance(snapshot, Route):
             versions.append(f"{source.build_id} {snapshot.name}")
         elif snapshot is not None:
-            versions.append(f"{source.build_id} {CONTENT}{snapshot.content}")
+            versions.append(f"{source.build_id} {content_version(source, snapshot)}")
         elif source.raw is not None:
             versions.append(f"{source.build_id} {reader.pins.pin(source).version}")
         elif source.volatile or source.reads_clock:

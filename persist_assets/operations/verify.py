@@ -25,7 +25,7 @@ from persist_assets.engine.data_diff import NotCompared, RowsDiffer, compare_mul
 from persist_assets.engine.session import translated
 from persist_assets.external.coverage import version_of
 from persist_assets.planning.increments import parted_by
-from persist_assets.planning.inputs import CONTENT
+from persist_assets.planning.inputs import CONTENT, rows_version
 from persist_assets.planning.world import CLOCK, UNVERSIONED, older_code
 from persist_assets.storage.changes import pin_version
 from persist_assets.storage.delta_tables import is_whole
@@ -369,7 +369,7 @@ class _Verifier:
         for read in inputs:
             if not read.version.startswith(CONTENT):
                 continue
-            content = read.version.removeprefix(CONTENT)
+            content = rows_version(read.version).removeprefix(CONTENT)
             names = sources.get(read.raw, [])
             if not names:
                 builds = self.ledger.builds.fetch_succeeded(read.raw)

@@ -127,6 +127,8 @@ def maintained(
     program = _derived(project, source, base, frozenset(changed), grown)
     if isinstance(program, str):
         return program
+    if program is None and base.states and changed:
+        return "its states may have changed, although its rows did not"
     if program is None:
         return None
     known, copies = world.experience, base.table in world.foreign

@@ -86,6 +86,24 @@ def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
 
 CONTENT = "content:"
 """Prefix of the versions of tables among the inputs of rows."""
+_COLUMNS = "#"
+
+
+def content_version(source: Source, snapshot: Snapshot) -> str:
+    """Return the version of a table among the inputs of rows: a digest of its rows.
+
+    The names and types of columns that only the table tells are part of it.
+    """
+    version = CONTENT + snapshot.content
+    if source.known_columns:
+        return version
+    columns = repr([(c.name, c.type) for c in snapshot.columns])
+    return f"{version}{_COLUMNS}{sha256(columns.encode()).hexdigest()[:16]}"
+
+
+def rows_version(version: str) -> str:
+    """Return the version of a table among inputs, without its columns."""
+    return version.partition(_COLUMNS)[0]
 
 
 def inputs(
@@ -113,7 +131,7 @@ def inputs(
         elif step is not None and step.action == "build":
             return None
         elif snapshot is not None:
-            parts.append([RawVersion(upstream.build_id, CONTENT + snapshot.content)])
+            parts.append([RawVersion(upstream.build_id, content_version(upstream, snapshot))])
         else:
             inline = inputs(project, upstream, world, coming, reader)
             if inline is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.snapshots import RawVersion
-from persist_assets.planning.inputs import CONTENT, other_rows
+from persist_assets.planning.inputs import content_version, other_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -137,7 +137,7 @@ def _inconsistent(
                     f"it was built from different data than {upstream.key} has there ({other})",
                 )
                 break
-            target_version = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
+            target_version = (RawVersion(upstream.build_id, content_version(upstream, beneath)),)
             if other_rows(former_inputs, target_version):
                 message = f"it was built from different rows of {upstream.key} than those there"
                 yield Refusal(source.source_id, message)

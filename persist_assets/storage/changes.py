@@ -297,7 +297,7 @@ def _stated_change(root: str, old: Any, new: Any) -> Change | None:
     None if it is no smaller than the difference of their files, or if the commits do not state it.
     """
     current, after = ({file_location(p, root) for p in file_sizes(t)} for t in (old, new))
-    n_more = Counter[str]()
+    before, n_more = frozenset(current), Counter[str]()
     first: int = old.version()
     holders = dict.fromkeys(current, first)
     wrote_anew = False
@@ -323,6 +323,8 @@ def _stated_change(root: str, old: Any, new: Any) -> Change | None:
         return None
     n_rows: list[int | None] = []
     came, went = (+n_more).keys(), (-n_more).keys()
+    if new.metadata().partition_columns and not (came <= after and went <= before):
+        return None  # in other directories, whose values were not checked
     by_version: dict[int, set[str]] = {}
     for place in {*came, *went}:
         holder: int = new.version() if place in after else holders[place]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.errors import GoneError
+from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.object_stores import is_local
 from persist_assets.core.time_values import from_statistics, overlap
 from persist_assets.storage.files import (
@@ -181,16 +181,18 @@ def live_files(
     among
         The paths to return; None: all.
     column
-        The column whose statistics are needed, in upper or lower case; None: all columns.
+        The column whose statistics are needed, in upper or lower case; None: all columns. Those
+        with a dot in their names have none here.
     """
     import pyarrow as pa
 
     files: dict[str, Live] = {}
     actions = file_actions(table)
+    names = (n for n in actions.column_names if n.count(".") < 2)  # `a.b`: a column, or a field?
     if column is not None:
         suffixes = ("", column.lower())
-        names = [n for n in actions.column_names if n.partition(".")[2].lower() in suffixes]
-        actions = actions.select(names)
+        names = (n for n in names if n.partition(".")[2].lower() in suffixes)
+    actions = actions.select([*names])
     if among is not None:
         actions = actions.filter(
             pa.array([p in among for p in actions["path"].to_pylist()], "bool")
@@ -334,6 +336,18 @@ def find_writer(root: str, version: int) -> tuple[str, str] | None:
     if "persist.build" in info:
         return info["persist.build"], info.get("persist.build_id", "")
     return None
+
+
+def is_own_version(root: str, snapshot: Snapshot) -> bool:
+    """Whether the version of a snapshot was committed by its build.
+
+    If a table was deleted and built again, its versions count from 0 again.
+    """
+    try:
+        writer = find_writer(root, snapshot.version)
+    except StorageError:
+        return False
+    return writer is not None and writer[0] == snapshot.build_uid
 
 
 def read_commit(root: str, version: int) -> Mapping[str, Any]:

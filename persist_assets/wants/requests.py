@@ -40,7 +40,7 @@ from persist_assets.core.wants import (
     warn_unknown_graphs,
 )
 from persist_assets.ledger.taints import Taint
-from persist_assets.planning.inputs import CONTENT
+from persist_assets.planning.inputs import CONTENT, rows_version
 from persist_assets.planning.reach import reached_by, with_needed
 from persist_assets.planning.takeovers import with_takeovers
 from persist_assets.planning.world import is_history, older_code
@@ -424,7 +424,7 @@ def _with_readers(
     for snapshot in snapshots:
         groups = snapshot.partitions.filled if snapshot.partitions else ()
         for version in {*snapshot.inputs, *(v for group in groups for v in group.inputs)}:
-            readers.setdefault((version.raw, version.version), []).append(snapshot)
+            readers.setdefault((version.raw, rows_version(version.version)), []).append(snapshot)
         for leaf in snapshot.view.leaves if snapshot.view else ():
             readers.setdefault(("", leaf.build_uid or ""), []).append(snapshot)
     all_marks = dict(marks)

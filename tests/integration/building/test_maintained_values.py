@@ -16,12 +16,13 @@ from growing import check
 from maintained import WITHOUT_COST
 from pyarrow.parquet import read_table
 
-from persist_assets.building import changed_tables
+from persist_assets.building import changed_tables, table_versions
 from persist_assets.building.builder import Builder
 from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.held_relations import HeldRelations, SharedWork
 from persist_assets.building.key_files import pieces_of
 from persist_assets.building.strategies import states
+from persist_assets.building.table_versions import TableVersions
 from persist_assets.storage.delta_tables import read_snapshot
 
 if TYPE_CHECKING:
@@ -376,17 +377,17 @@ OF_RANGES = {
 def test_keys_are_searched_only_in_files_whose_statistics_allow_them(
     make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changed_tables, "_PRUNED_BYTES", 1)
+    monkeypatch.setattr(table_versions, "_PRUNED_BYTES", 1)
     monkeypatch.setattr(changed_tables, "_SMALL_BYTES", 0)
     searched: list[tuple[str, int, int]] = []
-    find = ChangedTables._files_with
+    find = TableVersions.files_with_keys
 
-    def recorded(self: ChangedTables, source_id: str, files: tuple[str, ...], *more: Any) -> Any:
+    def recorded(self: TableVersions, source_id: str, files: tuple[str, ...], *more: Any) -> Any:
         some = find(self, source_id, files, *more)
         searched.append((source_id.partition("@")[0], len(files), len(some)))
         return some
 
-    monkeypatch.setattr(ChangedTables, "_files_with", recorded)
+    monkeypatch.setattr(TableVersions, "files_with_keys", recorded)
     text = "CREATE TABLE z (k INT, day DATE, v INT) USING delta LOCATION 'raw/z 1';\n"
     text += "CREATE TABLE y (k BIGINT, n INT) USING delta LOCATION 'raw/y';\n"
     root = make_project({"m.sql": text + views(OF_RANGES)})

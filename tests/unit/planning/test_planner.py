@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import compiled
 
+from persist_assets.core.model.columns import Column
 from persist_assets.core.model.plans import Change, Plan
 from persist_assets.core.model.queries import BuildID
 from persist_assets.core.model.snapshots import (
@@ -636,3 +637,59 @@ def test_the_digest_of_partitions_is_that_of_earlier_releases() -> None:
     of_two = (RawVersion(BuildID("b"), "1"), RawVersion(BuildID("c"), "2'\"é"))
     groups = [days, Filled((("a'b", "a'b"), ("c", "d")), of_two), Filled((), ())]
     assert digest_partitions(groups) == "05fe953386c668153bed7af35389c48e"
+
+
+@pytest.mark.proves("T27")
+@pytest.mark.parametrize("window", ["", ' freshness.window="24h"'])
+def test_a_freshness_window_does_not_hide_other_rows_of_the_same_data(window: str) -> None:
+    made = project(f"""{RAW}
+--@ persist
+CREATE VIEW p AS SELECT a, b FROM t WHERE a > 0;
+--@ persist{window}
+CREATE VIEW q AS SELECT a FROM p WHERE b > 3;
+""")
+    world, p, q = built(made), named(made, "p"), named(made, "q")
+    read = replace(world.manifest[q.build_id], inputs=inputs(made, q, world) or ())
+    world = replace(world, manifest={**world.manifest, q.build_id: read})
+    assert {s.action for s in everything(made, world).steps} == {"reuse"}
+    rewritten = replace(world.manifest[p.build_id], content="other", build_uid="uid2", version=1)
+    world = replace(world, manifest={**world.manifest, p.build_id: rewritten})
+    steps = {s.source_id: s for s in everything(made, world).steps}
+    assert steps[p.source_id].action == "reuse"
+    assert [r.code for r in steps[q.source_id].reasons] == ["input"]
+
+
+WIDE = """
+from persist_assets import table
+@table{0}
+def wide(t):
+    return t.groupBy("a").pivot("b").count()
+@table
+def tall(wide):
+    return wide.unpivot("a", [c for c in wide.columns if c != "a"], "b", "n")
+"""
+
+
+@pytest.mark.proves("T27")
+@pytest.mark.parametrize("contract", ["", '(columns={"a": "int", "7": "bigint"})'])
+def test_columns_that_only_a_table_tells_are_part_of_its_version(contract: str) -> None:
+    made = compiled({"a.sql": RAW, "m.py": WIDE.format(contract)})
+    assert not made.errors
+    wide, tall = (next(s for s in made.sources if s.name == n) for n in ("wide", "tall"))
+
+    def world_of(version: str, column: str, reader: Snapshot | None) -> World:
+        world = newer(fresh(made), version)
+        table = snapshot(wide, as_of(made, wide, world))
+        columns = (Column("a", "int"), Column(column, "bigint"))
+        table = replace(table, columns=columns, inputs=inputs(made, wide, world) or ())
+        world = replace(world, manifest={wide.build_id: table})
+        if reader is None:
+            reader = snapshot(tall, as_of(made, tall, world))
+            reader = replace(reader, inputs=inputs(made, tall, world) or ())
+        return replace(world, manifest={**world.manifest, tall.build_id: reader})
+
+    before = world_of("files:1", "7", None).manifest[tall.build_id]
+    for column, action in (("7", "reuse"), ("8", "reuse" if contract else "build")):
+        world = world_of("files:2", column, before)
+        steps = {s.source_id: s for s in plan(made, [wide.source_id, tall.source_id], world).steps}
+        assert steps[tall.source_id].action == action
