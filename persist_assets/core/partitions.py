@@ -42,8 +42,13 @@ _SMALLEST = timedelta(microseconds=1)
 
 def keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
     """Return the keys of all partitions that exist at an instant, in order."""
-    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    return _keys(partitioning, hour)
+    return _keys(partitioning, _quarter(now))
+
+
+def _quarter(now: datetime) -> datetime:
+    """Return the last quarter of an hour: in all time zones, windows end at one."""
+    now = now.astimezone(UTC)
+    return now.replace(minute=now.minute - now.minute % 15, second=0, microsecond=0)
 
 
 @lru_cache(maxsize=256)
@@ -54,8 +59,7 @@ def _keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
 
 def is_key(partitioning: Partitioning, key: str, now: datetime) -> bool:
     """Whether a key is one of `keys`; in constant time."""
-    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    return key in _key_set(partitioning, hour)
+    return key in _key_set(partitioning, _quarter(now))
 
 
 @lru_cache(maxsize=256)

@@ -138,13 +138,28 @@ def parsed(text: str, kind: str, zone: ZoneInfo, *, end: bool = False) -> Value 
         return from_spark(text, kind)
     try:
         value = datetime.fromisoformat(text)
-        if end and len(text) == len("2013-01-01"):
+        if end and _is_day(text):
             value += timedelta(days=1) - _MICROSECOND
     except (ValueError, OverflowError):
         return None
     if kind == "timestamp":
         return (value if value.tzinfo else value.replace(tzinfo=zone)).astimezone(UTC)
     return None if value.tzinfo else value
+
+
+def _is_day(text: str) -> bool:
+    """Whether an ISO 8601 text has no time.
+
+    Examples
+    --------
+    >>> _is_day("20130101"), _is_day("2013-01-01T00:00")
+    (True, False)
+    """
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def to_text(value: Value) -> str:

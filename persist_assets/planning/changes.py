@@ -11,9 +11,11 @@ from persist_assets.planning.deltas import Refusal, describe, maintained, unmain
 from persist_assets.planning.increments import (
     grow,
     mismatch,
+    obstacle,
 )
 from persist_assets.planning.inputs import rests_alike
 from persist_assets.planning.maintenance import IN_FULL
+from persist_assets.planning.world import CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,6 +70,9 @@ def increment_of(
     grown = _waits(project, followed, coming)
     if grown is not None:
         return None, Reason("increment", grown)
+    clock = {v for v in expected if v.raw == CLOCK}
+    if spans and source.annotation.assume is None and not clock <= {*base.as_of}:
+        return None, Reason("whole", f"{IN_FULL}{obstacle(source)}")
     growing = {s: changes[s] for s in changes if s in followed}
     grown = grow(project, source, base, growing, spans, world.zone)
     if isinstance(grown, str) and not spans:
@@ -161,9 +166,11 @@ def input_changes(
             table, step = world.readable(leaf), coming.get(source_id)
             if step is None and (table is None or not rests_alike(table, expected)):
                 changes[source_id] = None
-            reused = step.snapshot if step is not None else None
+            reused, base = (step.snapshot, step.base) if step is not None else (None, None)
             if reused is not None and (table is None or table.content != reused.content):
                 changes[source_id] = None  # it is going to be another environment's table
+            if base is not None and (table is None or table.build_uid != base.build_uid):
+                changes[source_id] = None  # it is going to continue one
     return changes
 
 

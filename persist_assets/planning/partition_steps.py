@@ -121,7 +121,8 @@ def _best_table(
 ) -> tuple[Snapshot | None, frozenset[str]]:
     """Return the table that lacks the fewest of the selected partitions, and its current ones.
 
-    The environment's own table takes precedence. An imported table has no partitions.
+    The environment's own table takes precedence. Another one counts only if no partition of the own
+    table is missing there or computed from other data. An imported table has no partitions.
     """
     snapshot = world.manifest.get(source.build_id)
     tables = [] if snapshot is None or source.build_id in world.missing else [snapshot]
@@ -132,8 +133,24 @@ def _best_table(
         for table in tables
         if table.partitions is not None
     ]
+    if candidates and candidates[0][0] is snapshot:
+        order, (own, _) = world.keys[source.source_id], candidates[0]
+        candidates = [c for c in candidates if c[0] is own or _has_all(order, c[0], c[1], own)]
     return max(
         candidates, key=lambda c: len(c[1].intersection(selected)), default=(None, frozenset())
+    )
+
+
+def _has_all(order: Sequence[str], table: Snapshot, current: frozenset[str], own: Snapshot) -> bool:
+    """Whether a table has all partitions of another one, current or computed from the same data."""
+    assert table.partitions is not None
+    assert own.partitions is not None
+    same: dict[tuple[AsOf, AsOf], set[str]] = {}
+    for group in table.partitions.filled:
+        same.setdefault((group.as_of, group.inputs), set()).update(expand(order, group.runs))
+    return all(
+        {*expand(order, group.runs)} <= current | same.get((group.as_of, group.inputs), set())
+        for group in own.partitions.filled
     )
 
 

@@ -91,7 +91,7 @@ def decide(
             reason = f"it is not built in {planned.environment}"
         elif step.action == "build" and not allow_stale:
             reason = "; ".join(r.message for r in step.reasons)
-        elif _is_elsewhere(step, snapshot) and not allow_stale:
+        elif is_elsewhere(step, source_manifest) and not allow_stale:
             reason = f"it is out of date in {planned.environment}: build it there"
         elif missing := [
             c.definition
@@ -113,9 +113,12 @@ def decide(
     return Promotion(snapshots, tuple(sources), tuple(refused))
 
 
-def _is_elsewhere(step: Step, snapshot: Snapshot) -> bool:
-    """Whether a build would reuse another environment's snapshot instead of this one."""
-    return step.snapshot is not None and step.snapshot.build_uid != snapshot.build_uid
+def is_elsewhere(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
+    """Whether a build would reuse another environment's snapshot, which readers do not get yet."""
+    if step.snapshot is None:
+        return False
+    present = manifest.get(step.build_id)
+    return present is None or present.build_uid != step.snapshot.build_uid
 
 
 def _inconsistent(

@@ -14,6 +14,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import BuildID, SourceID
 from persist_assets.core.model.snapshots import AsOf, RawVersion, Snapshot
 from persist_assets.core.partitions import corners
+from persist_assets.planning.promotion import is_elsewhere
 from persist_assets.planning.world import CLOCK
 from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
@@ -106,7 +107,7 @@ def run_requests(
     """
     groups: dict[Partitioning | None, list[Step]] = {}
     for step in planned.steps:
-        if step.action == "build":
+        if step.action == "build" or is_elsewhere(step, manifest):
             partition = project.by_id[step.source_id].annotation.partition
             groups.setdefault(partition, []).append(step)
     building = {step.source_id for steps in groups.values() for step in steps}

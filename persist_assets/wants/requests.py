@@ -41,6 +41,7 @@ from persist_assets.core.wants import (
 )
 from persist_assets.ledger.taints import Taint
 from persist_assets.planning.inputs import CONTENT, rows_version
+from persist_assets.planning.promotion import is_elsewhere
 from persist_assets.planning.reach import reached_by, with_needed
 from persist_assets.planning.takeovers import with_takeovers
 from persist_assets.planning.world import is_history, older_code
@@ -206,11 +207,12 @@ def _find_current(observer: Observer, places: Mapping[PartitionRef, Place]) -> s
     """Return the partitions, of those that can be built, that a build would not change."""
     targets = _targets_of(observer, places)
     steps = {step.source_id: step for step in _plan(observer, targets).steps}
+    manifest = observer.published()
     current: set[PartitionRef] = set()
     for ref, place in targets.places.items():
         step = steps[place.source.source_id]
-        to_build = step.action == "build"
-        if to_build and place.key is not None and step.keys is not None:
+        to_build = step.action == "build" or is_elsewhere(step, manifest)
+        if step.action == "build" and place.key is not None and step.keys is not None:
             to_build = place.key in step.keys
         if not to_build:
             current.add(ref)

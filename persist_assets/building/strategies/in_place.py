@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from persist_assets.building.set_checks import reads_clock
 from persist_assets.building.stages import Computed
 from persist_assets.building.strategies.keys import Keys, files_having, split_by_key, without_keys
 from persist_assets.building.strategies.windows import Window, meets
@@ -304,6 +305,8 @@ def _small(live: Mapping[str, Live]) -> set[str]:
 
 def _is_answered(check: Check, previous: Mapping[str, CheckResult]) -> bool:
     """Whether the previous results have the number of rows that failed each check."""
+    if check.fickle or reads_clock(check):
+        return False
     return check.name in previous and previous[check.name].definition == check.definition
 
 

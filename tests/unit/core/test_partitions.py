@@ -79,6 +79,12 @@ def test_keys_and_windows_are_those_of_dagster(
         )
 
 
+def test_partitions_exist_as_soon_as_their_window_ends() -> None:
+    days = timed("daily", "2026-01-01", zone="Asia/Kolkata")  # midnight is at 18:30
+    for minute, last in ((29, "2026-01-03"), (30, "2026-01-04")):
+        assert keys(days, datetime(2026, 1, 4, 18, minute, tzinfo=UTC))[-1] == last
+
+
 def test_windows_of_local_times_and_of_dates() -> None:
     week = timed("weekly", "2013-01-01")
     assert keys(week, datetime(2013, 1, 21, tzinfo=UTC)) == ("2013-01-07", "2013-01-14")

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from conftest import compiled
 
 from persist_assets.core.model.columns import Column
-from persist_assets.core.model.plans import Change, Plan
+from persist_assets.core.model.plans import Change, Plan, Step
 from persist_assets.core.model.queries import BuildID
 from persist_assets.core.model.snapshots import (
     AsOf,
     Build,
     Filled,
+    Partitions,
     RawVersion,
     Snapshot,
     merge_as_of,
 )
+from persist_assets.core.partitions import keys as partition_keys_at
 from persist_assets.planning.diff import recorded_reads
 from persist_assets.planning.inputs import as_of, digest_partitions, drawn, inputs
 from persist_assets.planning.planner import plan
@@ -693,3 +695,81 @@ def test_columns_that_only_a_table_tells_are_part_of_its_version(contract: str) 
         world = world_of("files:2", column, before)
         steps = {s.source_id: s for s in plan(made, [wide.source_id, tall.source_id], world).steps}
         assert steps[tall.source_id].action == action
+
+
+PARTED = f"""{RAW.replace("b INT)", "d DATE)", 1)}
+--@ persist partition=daily time_column=d start="2025-12-29"
+CREATE VIEW p AS SELECT a, d FROM t;
+"""
+
+
+@pytest.mark.proves("T28")
+@pytest.mark.parametrize("chosen", [slice(2, 3), slice(2, 4), slice(None)])
+def test_another_environments_table_must_have_all_partitions_of_the_own_one(chosen: slice) -> None:
+    made = project(PARTED)
+    p, world = named(made, "p"), fresh(made)
+    assert p.annotation.partition is not None
+    order = partition_keys_at(p.annotation.partition, NOW)
+    assert len(order) == 4
+    world = replace(world, keys={p.source_id: order})
+    now, older = (as_of(made, p, newer(world, v)) for v in ("files:1", "files:0"))
+    read = inputs(made, p, world) or ()
+
+    def table(uid: str, *groups: tuple[tuple[str, ...], AsOf]) -> Snapshot:
+        filled = tuple(
+            Filled(tuple((k, k) for k in keys), rests, read if rests == now else rests)
+            for keys, rests in groups
+        )
+        parts = Partitions(filled, tuple((k, k) for keys, _ in groups for k in keys), None)
+        return replace(snapshot(p, now), build_uid=uid, table=uid, partitions=parts)
+
+    def step(own: Snapshot, other: Snapshot) -> Step:
+        there = replace(world, manifest={p.build_id: own}, elsewhere={p.build_id: [other]})
+        (made_step,) = plan(
+            made, [p.source_id], there, partition_keys={p.source_id: list(order[chosen])}
+        ).steps
+        return made_step
+
+    own = table("own", (order[:2], now))
+    selected = order[chosen]
+    for other in (
+        table("lacks two", (order[2:], now)),
+        table("has an older one", (order[1:], now), (order[:1], older)),
+    ):
+        made_step = step(own, other)
+        assert made_step.action == "build"
+        assert made_step.keys == tuple(k for k in selected if k in order[2:])
+        assert made_step.base is not None
+        assert made_step.base.build_uid == "own"
+    made_step = step(own, table("has all", (order, now)))
+    assert made_step.snapshot is not None
+    assert (made_step.action, made_step.snapshot.build_uid) == ("reuse", "has all")
+    same = step(
+        table("own", (order[:1], older)), table("same", (order[1:], now), (order[:1], older))
+    )
+    base = same.base or same.snapshot
+    assert base is not None
+    assert base.build_uid == "same", "the older partition is the same"
+
+
+@pytest.mark.proves("T28")
+def test_a_rerun_of_a_window_does_not_make_all_rows_of_another_day_current() -> None:
+    made = project(f"""{RAW.replace("b INT)", "d DATE)", 1)}
+--@ persist refresh=incremental watermark=d
+CREATE VIEW p AS SELECT a, d, datediff(current_date(), d) AS age FROM t;
+""")
+    p, world = named(made, "p"), built(made)
+    columns = (Column("a", "int"), Column("d", "date"), Column("age", "int"))
+    table = replace(world.manifest[p.build_id], time_column="d", watermark="2026-01-01")
+    table = replace(table, columns=columns, inputs=inputs(made, p, world) or ())
+    world = replace(
+        world,
+        manifest={p.build_id: table},
+        changes={p.source_id: {"t@sources/a.sql": Change()}},
+    )
+    day = date(2026, 1, 1)
+    for today, is_whole in ((world.day, False), ("2026-01-03", True)):
+        (step,) = plan(
+            made, [p.source_id], replace(world, day=today), spans={p.source_id: (day, day)}
+        ).steps
+        assert (step.increment is None) == is_whole, today

@@ -1,0 +1,78 @@
+"""Wants and sensors for tables that another environment has built, and readers do not get yet."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from duckdb_engine import DuckDBEngine
+
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.wants import Want
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.plugin.sensors import run_requests
+from persist_assets.wants.requests import check_want, evaluate_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SQL = """
+CREATE TABLE raw (id INT) USING parquet LOCATION 'raw';
+--@ persist
+CREATE VIEW t AS SELECT id FROM raw;
+"""
+
+
+@pytest.mark.proves("T28")
+def test_a_table_that_another_environment_built_is_due_until_readers_get_it(
+    make_project: Callable[..., Path],
+) -> None:
+    root = make_project({"m.sql": SQL}, "[env.staging]\n")
+
+    def put(*ids: int) -> None:
+        (root / "raw").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int32())}), root / "raw" / "a.parquet")
+
+    def entered(environment: str, use: Callable[[Builder, Any], Any]) -> Any:
+        settings = load_settings(root, environment=environment)
+        project, ledger = load_project(settings), Ledger(settings.ledger)
+        builder = Builder(settings, project, ledger, DuckDBEngine(settings))
+        try:
+            return use(builder, project.persisted[0])
+        finally:
+            builder.close()
+            ledger.close()
+
+    def build(builder: Builder, source: Any) -> None:
+        with builder.work(source) as work:
+            builder.publish(work)
+
+    def wanted_as(want_id: str) -> Callable[[Builder, Any], tuple[str, int]]:
+        """Return a function that returns the state of a new want, and how many runs are due."""
+
+        def use(builder: Builder, source: Any) -> tuple[str, int]:
+            now, observer = datetime.now(UTC), builder.observer
+            want = Want(want_id, source.key, "dev", now, sla_s=3600, source={"type": "api"})
+            builder.ledger.wants.create([check_want(observer, want)[0]])
+            evaluate_now(observer, "want")
+            planned = observer.plan([source.source_id])
+            runs = run_requests(builder.project, planned, observer.keys(), observer.manifest())
+            state = builder.ledger.wants.find(want_id)
+            assert state is not None
+            return state.state, len([*runs])
+
+        return use
+
+    put(1, 2)
+    entered("dev", build)
+    put(1, 2, 3)
+    entered("staging", build)
+    assert entered("dev", wanted_as("w1")) == ("requested", 1)
+    entered("dev", build)
+    assert entered("dev", wanted_as("w2")) == ("satisfied", 0)
