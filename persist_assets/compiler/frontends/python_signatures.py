@@ -309,9 +309,8 @@ def check_arrow(
     other = next((p for p in parameters if not p.is_arrow), None)
     hint = "join inputs in a source of their own, and read that"
     if other is not None:
-        message = (
-            f"`{other.name}` must be a frame in workers, because `{arrow.name}` is a {arrow.kind}"
-        )
+        because = f"because `{arrow.name}` is a {arrow.kind}"
+        message = f"`{other.name}` must be a polars, pandas or pyarrow frame, {because}"
         raise Refused("python-arrow", message, other.location, hint)
     if len(parameters) > _MOST_INPUTS:
         message = (
