@@ -127,10 +127,9 @@ def maintained(
     program = _derived(project, source, base, frozenset(changed), grown)
     if isinstance(program, str):
         return program
-    if program is None and base.states and changed:
-        return "its states may have changed, although its rows did not"
     if program is None:
-        return None
+        may_differ = base.states and changed
+        return "its states may have changed, although its rows did not" if may_differ else None
     known, copies = world.experience, base.table in world.foreign
     expected = estimate(program, base, certain, costs, copies=copies, experience=known)
     if by_cost:

@@ -14,7 +14,7 @@ from persist_assets.core.errors import BuildError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from persist_assets.building.builder import Builder
@@ -128,6 +128,11 @@ def put_rows(
     )
 
 
+def integers(**columns: Iterable[int | None]) -> pa.Table:
+    """Return a table of integers."""
+    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
+
+
 def _value(value: Any, kind: str) -> Any:
     if value is None or not isinstance(value, str):
         return value
@@ -207,6 +212,19 @@ def methods(builder: Builder, label: str, refused: set[str] | None = None) -> di
             refused.add(source.name)
     builder.close()
     return by_method
+
+
+def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
+    """Build sources, compare rows of queries with recomputed ones, and return the methods."""
+    methods: dict[str, str] = {}
+    for name in names:
+        source = next(s for s in builder.project.persisted if s.name == name)
+        with builder.work(source) as work:
+            builder.publish(work)
+        methods[name] = work.maintenance
+        if source.function is None:
+            check(builder, source, name)
+    return methods
 
 
 def method_of(work: PendingBuild) -> str:

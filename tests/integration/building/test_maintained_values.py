@@ -12,8 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from growing import check
-from maintained import WITHOUT_COST
+from maintained import WITHOUT_COST, build, integers
 from pyarrow.parquet import read_table
 
 from persist_assets.building import changed_tables, table_versions
@@ -26,7 +25,7 @@ from persist_assets.building.table_versions import TableVersions
 from persist_assets.storage.delta_tables import read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from persist_assets.core.model.deltas import Probe
 
@@ -53,10 +52,6 @@ def amounts(*rows: tuple[int, str, str, str]) -> pa.Table:
     return pa.table([columns[0], *decimals, columns[3]], schema=AMOUNTS)
 
 
-def integers(**columns: Iterable[int | None]) -> pa.Table:
-    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
-
-
 def views(queries: Mapping[str, tuple[str, str]]) -> str:
     """Return the statements of sources whose rows are updated whatever that costs."""
     statements = (f"CREATE VIEW {name} AS {query};\n" for name, (_, query) in queries.items())
@@ -66,19 +61,6 @@ def views(queries: Mapping[str, tuple[str, str]]) -> str:
 def methods_of(queries: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return how each source is maintained."""
     return {name: method for name, (method, _) in queries.items()}
-
-
-def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
-    """Build sources, compare rows of queries with recomputed ones, and return the methods."""
-    methods: dict[str, str] = {}
-    for name in names:
-        source = next(s for s in builder.project.persisted if s.name == name)
-        with builder.work(source) as work:
-            builder.publish(work)
-        methods[name] = work.maintenance
-        if source.function is None:
-            check(builder, source, name)
-    return methods
 
 
 @pytest.mark.slow

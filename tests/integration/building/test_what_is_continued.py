@@ -7,21 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from growing import check
-from maintained import WITHOUT_COST, methods
+from maintained import WITHOUT_COST, build, integers, methods
 
 from persist_assets.building import changed_tables, table_versions
 from persist_assets.building.builder import Builder
 
 Enter = Callable[..., Builder]
 Make = Callable[..., Path]
-
-
-def integers(**columns: Any) -> pa.Table:
-    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
 
 
 def put(root: Path, table: str, **columns: Any) -> None:
@@ -72,22 +66,15 @@ def test_two_sources_of_a_run_can_follow_one_table_from_different_versions(
         put(root, "t", id=range(first, first + 10), g=[n % 7 for n in range(10)], h=[0] * 10)
     methods(enter(root), "built")
 
-    def build(*names: str) -> None:
-        builder = enter(root)
-        for name in names:
-            source = next(s for s in builder.project.persisted if s.name == name)
-            with builder.work(source) as work:
-                builder.publish(work)
-            check(builder, source, name)
-            assert work.maintenance in ("keys", "merge")
-        builder.close()
+    def follow(*names: str) -> None:
+        assert {*build(enter(root), names).values()} <= {"keys", "merge"}
 
     table = DeltaTable(root / "raw" / "t")
     table.update({"g": "1"}, predicate="id = 5")
-    build("hourly")
+    follow("hourly")
     table.update({"g": "6"}, predicate="id = 5")
     DeltaTable(root / "raw" / "s").update({"x": "100"}, predicate="id = 5")
-    build("hourly", "daily")
+    follow("hourly", "daily")
 
 
 @pytest.mark.slow
@@ -99,25 +86,15 @@ def test_a_table_that_was_deleted_with_its_log_is_not_continued(
     text += "--@ persist\nCREATE VIEW t AS SELECT id, v FROM s;\n"
     text += f"{WITHOUT_COST}CREATE VIEW d AS SELECT id, v FROM t WHERE v > 0;\n"
     root = make_project({"m.sql": text})
-
-    def build(*names: str) -> Builder:
-        builder = enter(root)
-        for name in names:
-            source = next(s for s in builder.project.persisted if s.name == name)
-            with builder.work(source) as work:
-                builder.publish(work)
-            check(builder, source, name)
-        return builder
-
     put(root, "s", id=[1], v=[10])
-    build("t")
+    build(enter(root), ["t"])
     put(root, "s", id=[2], v=[20])
-    builder = build("t", "d")
+    build(builder := enter(root), ["t", "d"])
     place = builder.settings.table_root(next(s.table for s in builder.project.persisted))
     shutil.rmtree(place)
     DeltaTable(root / "raw" / "s").update({"v": "v + 1"})
     for number in (3, 4, 5):
-        build("t")  # the versions of its new log have the numbers of the old ones
+        build(enter(root), ["t"])  # the versions of its new log have the numbers of the old ones
         put(root, "s", id=[number], v=[number])
-    build("t")
-    build("d")
+    build(enter(root), ["t"])
+    build(enter(root), ["d"])

@@ -148,14 +148,20 @@ def test_an_empty_table_is_read_as_empty(spark: Any, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- deletion vectors
 
 
-@pytest.mark.slow
-def test_rows_deleted_and_restored_by_deletion_vectors_are_followed(
-    spark: Any, tmp_path: Path
-) -> None:
+def with_vectors(tmp_path: Path) -> Path:
+    """Return a copy of a table of ten rows whose second version has a deletion vector."""
     root = tmp_path / "t"
     shutil.copytree(FOREIGN / "table-with-dv-small", root)
     for path in (root, root / "_delta_log"):
         path.chmod(0o755)
+    return root
+
+
+@pytest.mark.slow
+def test_rows_deleted_and_restored_by_deletion_vectors_are_followed(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = with_vectors(tmp_path)
     (plain,), (marked,) = actions_of(root, 0, "add"), actions_of(root, 1, "add")
     gone = {k: marked[k] for k in ("path", "partitionValues", "size", "deletionVector")}
     gone |= {"dataChange": True, "deletionTimestamp": 0, "extendedFileMetadata": True}
@@ -183,10 +189,7 @@ def test_rows_deleted_and_restored_by_deletion_vectors_are_followed(
 def test_rows_deleted_before_statistics_were_computed_again_are_followed(
     spark: Any, tmp_path: Path
 ) -> None:
-    root = tmp_path / "t"
-    shutil.copytree(FOREIGN / "table-with-dv-small", root)
-    for path in (root, root / "_delta_log"):
-        path.chmod(0o755)
+    root = with_vectors(tmp_path)
     (marked,) = actions_of(root, 1, "add")
     tight = json.loads(marked["stats"])
     tight |= {"minValues": {"value": 1}, "maxValues": {"value": 8}, "tightBounds": True}
