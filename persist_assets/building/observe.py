@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,9 @@ from persist_assets.planning.changed_checks import changed_checks
 from persist_assets.planning.costs import Experience, asks_experience, experience_of
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import merged_spans, parted_by, time_type
-from persist_assets.planning.inputs import content_version, inputs, rests_alike
+from persist_assets.planning.inputs import beneath, content_version, inputs, rests_alike
 from persist_assets.planning.planner import plan
+from persist_assets.planning.redrawn import Redrawn
 from persist_assets.planning.takeovers import find_takeovers
 from persist_assets.planning.world import World, is_history
 from persist_assets.storage.changes import (
@@ -237,6 +238,7 @@ class Observer:
             world,
             aged=self._aged(sources, world),
             latest=self._latest(sources, manifest, exists),
+            redrawn=self._redrawn(sources, world),
         )
         world = replace(world, changes=self._changes(sources, world, published))
         costs, sizes = self._costs(sources, world), self._sizes(reached, world)
@@ -610,6 +612,26 @@ class Observer:
                         }
         return changes
 
+    def _redrawn(
+        self, sources: Iterable[Source], world: World
+    ) -> dict[tuple[SourceID, AsOf, AsOf], frozenset[BuildID]]:
+        """Return the tables computed again since, for all rows of incremental sources."""
+        redrawn = Redrawn(self.project, world, self.marks(), cache(self._snapshots_of))
+        ages = [
+            (source, rows.as_of, rows.inputs)
+            for source in sources
+            if source.growth is not None
+            for table in (world.manifest.get(source.build_id), *world.elsewhere[source.build_id])
+            if table is not None
+            for rows in (table.partitions.filled if table.partitions else (table,))
+        ]
+        return {(s.source_id, a, i): redrawn.of(s, a, i) for s, a, i in ages}
+
+    def _snapshots_of(self, build_id: BuildID) -> list[Snapshot]:
+        """Return the snapshots of all builds of a BuildID, the latest first."""
+        builds = self.ledger.builds.fetch_succeeded(build_id)
+        return [b.snapshot for b in builds if b.snapshot is not None]
+
     def _change(
         self, source_id: SourceID, as_of: AsOf, world: World, computed_from: AsOf = ()
     ) -> Change | None:
@@ -656,8 +678,7 @@ class Observer:
             return None
         if is_then(now):
             return Change()
-        builds = self.ledger.builds.fetch_succeeded(source.build_id)
-        snapshots = [b.snapshot for b in builds if b.snapshot and not b.snapshot.view]
+        snapshots = [s for s in self._snapshots_of(source.build_id) if not s.view]
         # Of another environment's table, this one's may have copies of files.
         for then in sorted(snapshots, key=lambda s: s.table != now.table):
             former, root = map(self.settings.table_root, (then.table, now.table))
@@ -690,27 +711,3 @@ class Observer:
         spans = boxes(partition, [kind for _, kind in columns], built, order)
         within = {columns[0][0].lower(): merged_spans(box[0] for box in spans)}
         return replace(change, within=within)
-
-
-def beneath(
-    find_written: Callable[[str], Snapshot | None], snapshot: Snapshot
-) -> Iterable[Snapshot | RawVersion | None]:
-    """Yield the tables that a snapshot's rows are read from: its own, or those that its view reads.
-
-    None stands for a table that was collected.
-
-    Parameters
-    ----------
-    find_written
-        Returns the snapshot that a build wrote, None where it was collected: `Builds.find_written`.
-    """
-    if snapshot.view is None:
-        yield snapshot
-        return
-    for leaf in snapshot.view.leaves:
-        if leaf.build_uid is None:
-            yield leaf.raw
-        elif (read := find_written(leaf.build_uid)) is None:
-            yield None
-        else:
-            yield from beneath(find_written, read)

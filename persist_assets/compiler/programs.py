@@ -8,6 +8,7 @@ from hashlib import sha256
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from persist_assets.analysis.deltas.exactness import is_settled
 from persist_assets.analysis.deltas.explaining import node_rules, unsteady_rule, whole_rule
 from persist_assets.analysis.deltas.program import change_of, merging, used_of_tables
 from persist_assets.compiler.cache import load_programs, save_programs
@@ -106,17 +107,17 @@ def with_programs(
     stored = _Stored(place, project, content)
 
     @cache
-    def define(source_id: SourceID) -> Staged | NoRule:
+    def define(source_id: SourceID, *, printed: bool = True) -> Staged | NoRule:
         try:
-            return compilation.definition(source_id)
+            return compilation.definition(source_id, printed=printed)
         except NoRule as error:
             return error
         except RecursionError:
             return _nested()
 
-    def derived(derive: Callable[..., T]) -> Callable[..., T]:
+    def derived(derive: Callable[..., T], *, printed: bool = True) -> Callable[..., T]:
         def anew(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
-            definition = define(source_id)
+            definition = define(source_id, printed=printed)
             if isinstance(definition, NoRule):
                 raise NoRule(definition.reason, definition.location)
             try:
@@ -153,6 +154,7 @@ def with_programs(
         program=derived(change_of),
         merging=derived(merging),
         uses=derived(uses),
+        is_settled=derived(is_settled, printed=False),
         rules=rules,
         remember=stored.save,
     )

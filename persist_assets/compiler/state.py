@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.deltas.definition import checked, define
+from persist_assets.analysis.deltas.staging import Staged, staged
 from persist_assets.analysis.functions import CLOCK, SESSION, VOLATILE, python_function
 from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
 from persist_assets.analysis.pushdown.search import find_needs
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     )
 
     from persist_assets.analysis.binding import Face
-    from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.analysis.pushdown.needs import Need
     from persist_assets.analysis.pushdown.relation import Relation
     from persist_assets.core.errors import Location
@@ -391,8 +391,13 @@ class Compilation:
             unit.written = _bare(unit.written)
             unit.declaration = _bare(unit.declaration)
 
-    def definition(self, source_id: SourceID) -> Staged:
+    def definition(self, source_id: SourceID, *, printed: bool = True) -> Staged:
         """Return the query of a source over the tables that it reads.
+
+        Parameters
+        ----------
+        printed
+            Whether it will be printed; otherwise it may call functions in Python.
 
         Raises
         ------
@@ -412,7 +417,7 @@ class Compilation:
             query = unit.declaration.query
             if unit.source is None or unit.declaration.function is not None or query is None:
                 raise NoRule(f"`{unit.declaration.name}` is computed by a Python function")
-            if name := python_function(query.text):
+            if printed and (name := python_function(query.text)):
                 raise NoRule(f"of `{name}`, a function in Python")
             if query.tree is None:
                 query = self.parsed(unit)
@@ -421,7 +426,9 @@ class Compilation:
             path = unit.declaration.location.path
             definition = define(query, path, upstream, self._locate(unit))
             if unit.source_id == source_id:
-                return checked(definition, parse_query, self._leaf)
+                if printed:
+                    return checked(definition, parse_query, self._leaf)
+                return staged(definition.block, definition.types)
             faces[unit.source_id] = definition.face(self._leaf(unit.source_id))
         raise AssertionError(source_id)
 

@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.building.observe import beneath
 from persist_assets.compiler.load import find_former_build_ids, load_project, require
 from persist_assets.core.errors import (
     PersistError,
@@ -36,6 +35,7 @@ from persist_assets.ledger.manifest_file import export_manifest, fetch_document
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.operations.home import find_home, find_split_databases, repair_databases
 from persist_assets.operations.recovery import HINT, find_lost, restore
+from persist_assets.planning.inputs import beneath
 from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.files import know_stores, reached
 from persist_assets.wants.requests import TAKERS, find_untaken

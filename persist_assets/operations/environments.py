@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from persist_assets.building.observe import Observer, beneath
+from persist_assets.building.observe import Observer
 from persist_assets.building.publishing import addresses, announce, export, show_views
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapshot
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.manifest_file import Refused, parse_manifest
+from persist_assets.planning.inputs import beneath
 from persist_assets.planning.promotion import Promotion, decide
 from persist_assets.storage.delta_tables import (
     find_parts,

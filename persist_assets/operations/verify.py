@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
-from persist_assets.building.observe import Observer, beneath
+from persist_assets.building.observe import Observer
 from persist_assets.building.pins import versions_seen
 from persist_assets.building.reader import Reader
 from persist_assets.building.strategies.windows import Window
@@ -25,7 +25,7 @@ from persist_assets.engine.data_diff import NotCompared, RowsDiffer, compare_mul
 from persist_assets.engine.session import translated
 from persist_assets.external.coverage import version_of
 from persist_assets.planning.increments import parted_by
-from persist_assets.planning.inputs import CONTENT, rows_version
+from persist_assets.planning.inputs import CONTENT, beneath, rows_version
 from persist_assets.planning.world import CLOCK, UNVERSIONED, older_code
 from persist_assets.storage.changes import pin_version
 from persist_assets.storage.delta_tables import is_whole

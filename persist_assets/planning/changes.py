@@ -15,10 +15,11 @@ from persist_assets.planning.increments import (
 )
 from persist_assets.planning.inputs import rests_alike
 from persist_assets.planning.maintenance import IN_FULL
+from persist_assets.planning.redrawn import names_of_redrawn
 from persist_assets.planning.world import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
@@ -75,6 +76,9 @@ def increment_of(
         return None, Reason("whole", f"{IN_FULL}{obstacle(source)}")
     growing = {s: changes[s] for s in changes if s in followed}
     grown = grow(project, source, base, growing, spans, world.zone)
+    if isinstance(grown, Increment) and not grown.past and base.build_id == source.build_id:
+        redrawn = names_of_redrawn(project, source, base.as_of, base.inputs, world, coming)
+        grown = _may_differ(redrawn) if redrawn else grown
     if isinstance(grown, str) and not spans:
         waits = _waits(project, direct, coming)
         if waits is not None and unmaintainable(source) is None:
@@ -90,6 +94,10 @@ def increment_of(
     if isinstance(grown, Increment):
         return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"{IN_FULL}{grown}")
+
+
+def _may_differ(tables: Sequence[str]) -> str:
+    return f"{' and '.join(tables)} may have other rows from the same data"
 
 
 def delta_of(

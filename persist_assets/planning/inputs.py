@@ -15,7 +15,7 @@ from persist_assets.core.model.snapshots import (
 from persist_assets.planning.world import CLOCK, DRAW, OLDER, World, older_code
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.project import Project
@@ -210,3 +210,27 @@ def own_marks(as_of: AsOf, source: Source) -> AsOf:
     """Return the marks in an as_of that identify one build of a source and no other."""
     names = (DRAW + source.build_id, OLDER + source.build_id)
     return tuple(v for v in as_of if v.raw in names)
+
+
+def beneath(
+    find_written: Callable[[str], Snapshot | None], snapshot: Snapshot
+) -> Iterable[Snapshot | RawVersion | None]:
+    """Yield the tables that a snapshot's rows are read from: its own, or those that its view reads.
+
+    None stands for a table that was collected.
+
+    Parameters
+    ----------
+    find_written
+        Returns the snapshot that a build wrote, None where it was collected: `Builds.find_written`.
+    """
+    if snapshot.view is None:
+        yield snapshot
+        return
+    for leaf in snapshot.view.leaves:
+        if leaf.build_uid is None:
+            yield leaf.raw
+        elif (read := find_written(leaf.build_uid)) is None:
+            yield None
+        else:
+            yield from beneath(find_written, read)

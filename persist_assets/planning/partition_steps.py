@@ -44,6 +44,7 @@ from persist_assets.planning.reasons import (
     why_other_data,
     why_other_rows,
 )
+from persist_assets.planning.redrawn import names_of_redrawn
 from persist_assets.planning.world import PARTITIONS, World
 
 if TYPE_CHECKING:
@@ -258,6 +259,8 @@ def _stale(
     changes_by_table = world.aged.get((source.source_id, group.as_of, group.inputs))
     windows = source.windows
     if changes_by_table is None or windows is None or not columns or partition is None:
+        return keys
+    if names_of_redrawn(project, source, group.as_of, group.inputs, world, coming):
         return keys
     changes = input_changes(project, source, group.as_of, changes_by_table, world, coming, expected)
     for source_id, change in changes.items():

@@ -78,6 +78,9 @@ class World:
     aged
         The same changes for partitioned sources, by the as_of and the inputs of some of their
         partitions.
+    redrawn
+        For the same sources, the BuildIDs of the tables that have been computed again since and may
+        have other rows from the same data; see `planning.redrawn`.
     zone
         The session's time zone.
     latest
@@ -119,6 +122,9 @@ class World:
     keys: Mapping[SourceID, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
     aged: Mapping[tuple[SourceID, AsOf, AsOf], Mapping[SourceID, Change | None]] = field(
         default_factory=dict["tuple[SourceID, AsOf, AsOf]", "Mapping[SourceID, Change | None]"]
+    )
+    redrawn: Mapping[tuple[SourceID, AsOf, AsOf], frozenset[BuildID]] = field(
+        default_factory=dict["tuple[SourceID, AsOf, AsOf]", "frozenset[BuildID]"]
     )
     zone: str = "UTC"
     latest: Mapping[SourceID, Snapshot] = field(default_factory=dict[str, Snapshot])

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from persist_assets.analysis.algebra import Expr, Node
+    from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.analysis.types import Types
 
 _ALWAYS = frozenset(
@@ -176,6 +177,14 @@ def check_exact(block: Block, types: Types) -> None:
     exact = Exactness(types)
     if not exact.of_query(block):
         raise exact.refusal()
+
+
+def is_settled(query: Staged) -> bool:
+    """Whether a query has the same rows in every evaluation.
+
+    The last digits of sums and averages of floating-point numbers do not count.
+    """
+    return Exactness(query.types, rounds=True).of_query(query.block)
 
 
 def _in_words(expr: Expr) -> str:

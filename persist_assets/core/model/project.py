@@ -116,6 +116,10 @@ class Project:
         those of them that only got rows; None: its rows do not change. It raises `NoRule`.
     uses
         Returns, by table, the columns that the query of a source uses. It raises `NoRule`.
+    is_settled
+        Returns whether the query of a source has the same rows whenever it is computed from the
+        same rows, apart from the last digits of floating-point numbers. It raises `NoRule` if that
+        is unknown.
     merging
         Returns how the aggregates of a source are merged with the same change. It raises `NoRule`.
     rules
@@ -142,6 +146,7 @@ class Project:
         default=_no_program, compare=False, repr=False
     )
     uses: Callable[[SourceID], Columns] = field(default=_no_columns, compare=False, repr=False)
+    is_settled: Callable[[SourceID], bool] = field(default=_no_columns, compare=False, repr=False)
     merging: Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Merging] = field(
         default=_no_program, compare=False, repr=False
     )
