@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from persist_assets.core.wants import ref_of
 from persist_assets.engine.attribution import Attribution
 
 if TYPE_CHECKING:
@@ -54,6 +53,8 @@ class Started:
         It continues the environment's own table in place.
     origin
         The text from which all rows of its snapshot come; see `Snapshot.origin`.
+    refs
+        The partitions that become available; for an unpartitioned table, the table.
     """
 
     source: Source
@@ -66,6 +67,7 @@ class Started:
     kept_rows: Kept | None = None
     is_within: bool = False
     origin: Origin | None = None
+    refs: tuple[PartitionRef, ...] = ()
 
     @property
     def keeps_files(self) -> bool:
@@ -77,11 +79,6 @@ class Started:
         """Return a snapshot that it continues, if its rows are those of newer data, too."""
         now = {"inputs": self.inputs, "current_at": self.current_at, "origin": self.origin}
         return replace(snapshot, as_of=as_of, **now)
-
-    @property
-    def refs(self) -> tuple[PartitionRef, ...]:
-        """References to the partitions that it builds; of an unpartitioned table, to the table."""
-        return tuple(ref_of(self.source.key, key) for key in self.step.keys or (None,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from persist_assets.building.takeovers import origin_of
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
 from persist_assets.core.model.plans import Increment
 from persist_assets.core.partitions import between, filled_keys
-from persist_assets.core.wants import Want
+from persist_assets.core.wants import Want, ref_of
 from persist_assets.ledger.taints import Kept
 from persist_assets.planning.age import unchecked
 from persist_assets.planning.inputs import inputs
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.snapshots import Build
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.wants import PartitionRef
     from persist_assets.planning.world import World
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,23 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         kept_rows=kept_rows,
         is_within=base is not None,
         origin=origin_of(observer.project, source, world, step, row_inputs),
+        refs=_refs(source, step, world),
     )
+
+
+def _refs(source: Source, step: Step, world: World) -> tuple[PartitionRef, ...]:
+    """Return what becomes available: partitions, or an unpartitioned table.
+
+    A table of another environment that readers get brings all of its partitions.
+    """
+    if step.partitions is None:
+        return (ref_of(source.key),)
+    keys = step.keys or ()
+    if step.snapshot is not None and step.snapshot != world.manifest.get(source.build_id):
+        order = world.keys[source.source_id]
+        present = filled_keys(order, step.partitions.filled)
+        keys = [key for key in order if key in present]
+    return tuple(ref_of(source.key, key) for key in keys)
 
 
 def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple[Want, ...]:

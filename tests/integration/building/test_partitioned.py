@@ -94,6 +94,10 @@ def built(
     return list(work.step.keys or ()), snapshot
 
 
+def available(builder: Builder, environment: str) -> set[str]:
+    return {*builder.ledger.partitions.fetch_available(environment)}
+
+
 def check(builder: Builder, name: str) -> None:
     """Compare the rows of the built partitions with recomputed rows."""
     source = named(builder, name)
@@ -234,20 +238,29 @@ def test_unselected_partitions_stay_stale_until_they_are_built(
     assert built(again, "daily", ["2024-01-03"])[0] is None
     assert built(make_builder(root=root), "daily")[0] == ["2024-01-04"]
     check(make_builder(root=root), "daily")
+    # A build that computes nothing announces no partition, least of all the whole table.
+    assert built(make_builder(root=root), "daily")[0] is None
+    assert available(again, "dev") == {
+        f"m/daily/{key}" for key in order(again, named(again, "daily"))
+    }
 
 
 @pytest.mark.slow
 def test_an_environment_reuses_partitions_of_the_one_that_it_reads(make_builder: Make) -> None:
-    builder = make_builder(RAW + DAILY, '[env.dev]\nreads = "prod"\n[env.prod]\n')
+    builder = make_builder(RAW + DAILY, '[env.dev]\nreads = "prod"\n[env.prod]\n[env.qa]\n')
     root = builder.settings.root
     january(root)
     prod = make_builder(root=root, environment="prod")
     built(prod, "daily")
+    qa = make_builder(root=root, environment="qa")
+    assert built(qa, "daily")[0] is None
+    assert available(qa, "qa") == available(prod, "prod") != set()
     put(root, [(day(2), "LGA", 5)])
     dev = make_builder(root=root, environment="dev")
     computed, snapshot = built(dev, "daily")
     assert computed == ["2024-01-03"]
     check(dev, "daily")
+    assert available(dev, "dev") == {"m/daily/2024-01-03"}
     assert snapshot.table != prod.observer.manifest()[snapshot.build_id].table
 
 
