@@ -152,7 +152,9 @@ def current_at(observer: Observer, source: Source, world: World, step: Step) -> 
         source.bindings,
         lambda s: s.raw is not None or (s.persisted and world.readable(s) is not None),
     )
-    tables = (world.readable(s) for s in reached if s.persisted)
+    tables = [world.readable(s) for s in reached if s.persisted]
+    if step.partitions is not None and len(step.partitions.filled) > 1:
+        tables.append(step.base)  # some of its partitions that are not current stay
     return min((observer.started_at, *(t.known_at for t in tables if t)))
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 29, 5, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
 """A Monday: the four weeks of January that began on a Monday have ended."""
 
 RAW = "CREATE TABLE f (day DATE, o STRING, n INT) USING delta LOCATION 'f';\n"
@@ -228,15 +229,20 @@ def test_unselected_partitions_stay_stale_until_they_are_built(
     builder = make_builder(RAW + DAILY)
     root = builder.settings.root
     january(root)
-    builder.build(named(builder, "daily"))
+    first = builder.build(named(builder, "daily"))
     put(root, [(day(2), "LGA", 5), (day(3), "LGA", 7)])
-    again = make_builder(root=root)
+    again = make_builder(root=root, now=LATER)
     computed, snapshot = built(again, "daily", ["2024-01-03"])
     assert computed == ["2024-01-03"]
     assert snapshot.partitions is not None
     assert len(snapshot.partitions.filled) == 2
-    assert built(again, "daily", ["2024-01-03"])[0] is None
-    assert built(make_builder(root=root), "daily")[0] == ["2024-01-04"]
+    # The age of the table is that of its oldest partition.
+    assert first.snapshot is not None
+    assert snapshot.known_at == first.snapshot.known_at == NOW
+    computed, snapshot = built(again, "daily", ["2024-01-03"])
+    assert (computed, snapshot.known_at) == (None, first.snapshot.known_at)
+    computed, snapshot = built(make_builder(root=root, now=LATER), "daily")
+    assert (computed, snapshot.known_at) == (["2024-01-04"], LATER)
     check(make_builder(root=root), "daily")
     # A build that computes nothing announces no partition, least of all the whole table.
     assert built(make_builder(root=root), "daily")[0] is None
