@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.building.observe import Observer
+from persist_assets.planning.promotion import is_elsewhere
 from persist_assets.planning.world import UNVERSIONED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from persist_assets.core.model.plans import Plan, ReasonCode
     from persist_assets.core.model.project import Project
-    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
@@ -52,12 +54,21 @@ class Due:
     waiting: tuple[tuple[SourceID, str], ...] = ()
 
 
-def due(project: Project, planned: Plan) -> Due:
-    """Return the builds of a plan that changes of code and data make due. Pure."""
+def due(project: Project, planned: Plan, manifest: Mapping[BuildID, Snapshot]) -> Due:
+    """Return the builds of a plan that changes of code and data make due. Pure.
+
+    Parameters
+    ----------
+    manifest
+        The snapshots that readers get. A source is due if its build gives them another
+        environment's.
+    """
     source_ids: list[SourceID] = []
     idle: set[SourceID] = set()
     waiting: dict[SourceID, str] = {}
     for step in planned.steps:
+        if is_elsewhere(step, manifest):
+            source_ids.append(step.source_id)
         if step.action != "build":
             continue
         above = (s for s in project.inputs(project.by_id[step.source_id]))
@@ -114,7 +125,7 @@ class Watch:
         state = (ledger.events.position(), raw_versions)
         if state == self._last_state:
             return None
-        result = due(self._project, observer.plan(self._sources))
+        result = due(self._project, observer.plan(self._sources), observer.manifest())
         self._last_state = state
         return result
 

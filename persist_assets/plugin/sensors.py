@@ -118,7 +118,12 @@ def run_requests(
             if inputs & (building - source_ids) or inputs & waiting:
                 waiting.add(step.source_id)
         ready = [step for step in steps if step.source_id not in waiting]
-        if not ready or (partition is not None and not any(step.keys for step in ready)):
+        # Another environment's table, which has all partitions, comes with all of them.
+        keys_of = {
+            s.source_id: (s.keys if s.action == "build" else order.get(s.source_id)) or ()
+            for s in ready
+        }
+        if not ready or (partition is not None and not any(keys_of.values())):
             continue
         # Published snapshots are part of the key, because data may return to an earlier state.
         snapshots = (manifest.get(s.build_id) for s in ready)
@@ -126,7 +131,7 @@ def run_requests(
         state = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], published
         tags: dict[str, str] = {}
         if partition is not None:
-            keys = [key for step in ready for key in step.keys or ()]
+            keys = [key for some in keys_of.values() for key in some]
             first, last = corners(partition, order[ready[0].source_id], keys)
             tags = {FIRST: first, LAST: last}
         yield dg.RunRequest(

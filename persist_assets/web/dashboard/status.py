@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from persist_assets.planning.promotion import is_elsewhere
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
@@ -105,7 +107,8 @@ def _describe(source: Source, facts: Facts) -> SourceStatus:
         beyond = (facts.now - snapshot.known_at).total_seconds() - fresh.window_s
         late += [beyond] if beyond > 0 else []
     step = facts.steps.get(source_id) if facts.steps is not None else None
-    is_due = step is not None and step.action == "build"
+    comes = step is not None and is_elsewhere(step, facts.manifest)
+    is_due = comes or (step is not None and step.action == "build")
     tests: dict[State, bool] = {
         "building": building is not None,
         "failed": last is not None and last.state == "failed",
@@ -117,5 +120,6 @@ def _describe(source: Source, facts: Facts) -> SourceStatus:
     }
     states: tuple[State, ...] = tuple(s for s in STATES if tests.get(s)) or ("current",)
     why = "; ".join(r.message for r in step.reasons) if step is not None and is_due else ""
+    why = why or ("another environment has newer rows" if comes else "")
     late_s = max(late) if late else None
     return SourceStatus(source, states, snapshot, last, building, why, late_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.watch import due
 from persist_assets.plugin.sensors import run_requests
 from persist_assets.wants.requests import check_want, evaluate_now
 
@@ -24,16 +27,27 @@ if TYPE_CHECKING:
 
 SQL = """
 CREATE TABLE raw (id INT) USING parquet LOCATION 'raw';
---@ persist
+--@ persist {}
 CREATE VIEW t AS SELECT id FROM raw;
 """
 
 
 @pytest.mark.proves("T28")
+@pytest.mark.parametrize(
+    ("annotation", "partition", "make_engine"),
+    [("", "", DuckDBEngine), ("partition { id=[1, 2, 3] }", "/2", None)],
+)
 def test_a_table_that_another_environment_built_is_due_until_readers_get_it(
     make_project: Callable[..., Path],
+    request: pytest.FixtureRequest,
+    annotation: str,
+    partition: str,
+    make_engine: Any,
 ) -> None:
-    root = make_project({"m.sql": SQL}, "[env.staging]\n")
+    if make_engine is None:
+        spark = request.getfixturevalue("spark")
+        make_engine = partial(SparkEngine, session=lambda: spark)
+    root = make_project({"m.sql": SQL.format(annotation)}, "[env.staging]\n")
 
     def put(*ids: int) -> None:
         (root / "raw").mkdir(exist_ok=True)
@@ -42,7 +56,7 @@ def test_a_table_that_another_environment_built_is_due_until_readers_get_it(
     def entered(environment: str, use: Callable[[Builder, Any], Any]) -> Any:
         settings = load_settings(root, environment=environment)
         project, ledger = load_project(settings), Ledger(settings.ledger)
-        builder = Builder(settings, project, ledger, DuckDBEngine(settings))
+        builder = Builder(settings, project, ledger, make_engine(settings))
         try:
             return use(builder, project.persisted[0])
         finally:
@@ -53,19 +67,25 @@ def test_a_table_that_another_environment_built_is_due_until_readers_get_it(
         with builder.work(source) as work:
             builder.publish(work)
 
-    def wanted_as(want_id: str) -> Callable[[Builder, Any], tuple[str, int]]:
-        """Return a function that returns the state of a new want, and how many runs are due."""
+    def wanted_as(want_id: str) -> Callable[[Builder, Any], tuple[str, int, int]]:
+        """Return a function that returns the state of a new want, and how many runs are due.
 
-        def use(builder: Builder, source: Any) -> tuple[str, int]:
+        Those of the sensor come first, then those of `persist follow`.
+        """
+
+        def use(builder: Builder, source: Any) -> tuple[str, int, int]:
             now, observer = datetime.now(UTC), builder.observer
-            want = Want(want_id, source.key, "dev", now, sla_s=3600, source={"type": "api"})
+            want = Want(
+                want_id, source.key + partition, "dev", now, sla_s=3600, source={"type": "api"}
+            )
             builder.ledger.wants.create([check_want(observer, want)[0]])
             evaluate_now(observer, "want")
             planned = observer.plan([source.source_id])
             runs = run_requests(builder.project, planned, observer.keys(), observer.manifest())
             state = builder.ledger.wants.find(want_id)
             assert state is not None
-            return state.state, len([*runs])
+            sources = due(builder.project, planned, observer.manifest()).sources
+            return state.state, len([*runs]), len(sources)
 
         return use
 
@@ -73,6 +93,6 @@ def test_a_table_that_another_environment_built_is_due_until_readers_get_it(
     entered("dev", build)
     put(1, 2, 3)
     entered("staging", build)
-    assert entered("dev", wanted_as("w1")) == ("requested", 1)
+    assert entered("dev", wanted_as("w1")) == ("requested", 1, 1)
     entered("dev", build)
-    assert entered("dev", wanted_as("w2")) == ("satisfied", 0)
+    assert entered("dev", wanted_as("w2")) == ("satisfied", 0, 0)

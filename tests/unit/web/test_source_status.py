@@ -95,6 +95,13 @@ def test_a_source_that_a_build_would_change_is_stale_and_says_why() -> None:
     assert status.states == ("stale",) and status.why == "b changed; old"
 
 
+def test_a_source_is_stale_while_readers_do_not_get_a_newer_table_of_another_environment() -> None:
+    step = Step("a@m.sql", "reuse", "id-a", (), snapshot=snapshot("theirs"))
+    status = state_of(steps={"a@m.sql": step})
+    assert status.states == ("stale",) and status.why == "another environment has newer rows"
+    assert state_of(manifest={"id-a": step.snapshot}, steps={"a@m.sql": step}).state == "current"
+
+
 def test_the_most_urgent_state_comes_first() -> None:
     status = state_of(
         last={"a@m.sql": build("x", 0, "failed")},
