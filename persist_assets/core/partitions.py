@@ -386,7 +386,7 @@ def with_rows_of(
     Parameters
     ----------
     tables
-        All existing snapshots with the same BuildID.
+        All snapshots ever with the same BuildID.
     """
     computed: dict[str, dict[str, str]] = {}
     for table in sorted(tables, key=lambda s: s.built_at):

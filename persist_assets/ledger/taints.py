@@ -110,7 +110,7 @@ class Taints(Part):
         environments
             The environment, and those that it reads.
         decide
-            Chooses the rows, given the manifest of these environments and all snapshots.
+            Chooses the rows, given the manifest of these environments and all snapshots ever.
         """
         with self._write() as connection:  # so that nothing is published meanwhile
             taint = _decide(connection, environments, decide)
@@ -130,10 +130,11 @@ def _decide(
     environments: Sequence[str],
     decide: Callable[[Mapping[BuildID, Snapshot], Collection[Snapshot]], Taint],
 ) -> Taint:
-    alive = sa.select(builds).where(builds.c.state == "succeeded", builds.c.collected_at.is_(None))
+    # Rows of tables that were collected may be in others.
+    ever = sa.select(builds).where(builds.c.state == "succeeded")
     rows = connection.execute(published(*environments))
     manifest = {row.build_id: snapshot_of(row) for row in rows}
-    return decide(manifest, [snapshot_of(row) for row in connection.execute(alive)])
+    return decide(manifest, [snapshot_of(row) for row in connection.execute(ever)])
 
 
 def keep_taints(connection: Connection, environment: str, build_uid: str, kept_rows: Kept) -> None:

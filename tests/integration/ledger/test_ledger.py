@@ -32,6 +32,7 @@ from persist_assets.ledger import leases, tables
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.leases import LEASE_S
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.taints import Taint
 
 if TYPE_CHECKING:
     import sqlite3
@@ -310,6 +311,10 @@ def test_unreachable_snapshots_are_collected_and_never_published_again(open_ledg
         ledger.builds.find_written(new.build_uid),
     ) == (None, new)
     assert ledger.builds.fetch_holding(new.table).gone == {old.build_uid: 0}
+    # A taint follows rows through tables that are gone.
+    snapshots = list[Snapshot]()
+    ledger.taints.preview(["dev"], lambda _, some: snapshots.extend(some) or Taint({}))
+    assert {s.build_uid for s in snapshots} == {"1", "2", "3"}
     last = ledger.manifests.fetch_history("dev", limit=1)[0].change_id
     with pytest.raises(ConflictError, match="was collected"):
         ledger.manifests.roll_back("dev", 2, expected=last)

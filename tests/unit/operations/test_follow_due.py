@@ -26,8 +26,8 @@ def due_builds(p: list[Reason], q: list[Reason]) -> tuple[tuple[str, ...], list[
         Step(s, "build" if reasons else "reuse", "", (), tuple(reasons))
         for s, reasons in ((P, p), (Q, q))
     )
-    told = due(PROJECT, Plan("dev", steps))
-    return told.sources, [s for s, _ in told.waiting]
+    result = due(PROJECT, Plan("dev", steps), {})
+    return result.sources, [s for s, _ in result.waiting]
 
 
 def because(*codes: ReasonCode, source: str | None = None) -> list[Reason]:
