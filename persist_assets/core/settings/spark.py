@@ -232,6 +232,8 @@ REFUSED: Mapping[str, str] = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.ansi.relationPrecedence": "false",
+    "spark.sql.preserveCharVarcharTypeInfo": "false",
+    "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.lateralColumnAlias.enableImplicitResolution": "true",
     "spark.sql.legacy.bangEqualsNot": "false",
     "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",

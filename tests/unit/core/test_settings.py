@@ -256,6 +256,8 @@ def test_relative_locations_become_absolute_in_a_shared_ledger(tmp_path: Path) -
         ("groupByOrdinal", "false"),
         ("legacy.setopsPrecedence.enabled", "true"),
         ("legacy.ctePrecedencePolicy", "LEGACY"),
+        ("preserveCharVarcharTypeInfo", "true"),
+        ("legacy.charVarcharAsString", "true"),
     ],
 )
 def test_settings_that_change_the_meaning_of_queries_are_rejected(
