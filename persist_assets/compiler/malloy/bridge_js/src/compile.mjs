@@ -20,7 +20,7 @@ import {
   resolveSuppliedGivens,
 } from '../node_modules/@malloydata/malloy/dist/model/given_binding.js';
 import {rememberStages} from './memo.mjs';
-import {NESTED, SparkDialect} from './spark.mjs';
+import {NESTED, SparkDialect, limitWithNullsLast} from './spark.mjs';
 import {field} from './types.mjs';
 
 const ROOT = 'persist:///@/';
@@ -576,7 +576,7 @@ async function source(name, def, path, model, persisted, manifest) {
     const whole = model._persistSourceFor(def.sourceID);
     const resolvedGivens = bound(model);
     const given = {virtualMap, resolvedGivens, buildManifest: manifest, connectionDigests: digests};
-    about.sql = mended(() => whole.getSQL(given));
+    about.sql = limitWithNullsLast(mended(() => whole.getSQL(given)));
     // Malloy's BuildID knows nothing of values: by it, another one's table would be found.
     if (entry && entry.sql !== whole.getSQL({virtualMap, resolvedGivens})) {
       about.build_id = about.runtime_id = null;
@@ -665,7 +665,7 @@ export async function compileQuery({path, name, text}) {
     await query.getPreparedQuery(); // in Malloy's own words up to here
     spark.mended = true;
     const result = await query.getPreparedResult(options);
-    answer.sql = result.sql;
+    answer.sql = limitWithNullsLast(result.sql);
     answer.connection = result.connectionName;
     answer.columns = columns(result._rawQuery.structs.at(-1).fields);
   } catch (error) {

@@ -60,6 +60,14 @@ function javaReplacement(text) {
     .join('');
 }
 
+// How Malloy numbers the rows of a nest with a limit.
+const NUMBERED = /( ORDER BY(?:,? +`(?:[^`]|``)+` \w+)+)(?=\) END  as __row_number__)/g;
+
+/** Return SQL in which NULL comes last where the rows of a nest with a limit are numbered. */
+export function limitWithNullsLast(sql) {
+  return sql.replace(NUMBERED, order => order.replace(/` \w+(?=,|$)/g, '$& NULLS LAST'));
+}
+
 /** What is wrong with SQL that is not written. */
 export const NESTED = "Spark cannot run a pipeline ('->') inside a nest";
 
@@ -78,6 +86,7 @@ export class SparkDialect extends DatabricksDialect {
   exprToSQL(qi, expr) {
     if (expr.node === 'function_call') {
       if (this.mended) this.mendCall(expr);
+      if (this.mended) this.orderWithNullsLast(expr);
       // Malloy itself has no SQL for it, so no BuildID either.
       const listed = expr.kids.orderBy?.length && LISTED[expr.name];
       if (listed) this.write(expr, listed[expr.kids.args.length - 1]);
@@ -113,6 +122,19 @@ export class SparkDialect extends DatabricksDialect {
     if (written) this.write(call, written);
   }
 
+  /** Let the order of a call have NULL last, as Spark does only where it descends. */
+  orderWithNullsLast(call) {
+    const {args, orderBy} = call.kids;
+    // Of distinct texts, Spark wants no other order than their own; and NULL is none of them.
+    if (!orderBy?.length || call.name === 'string_agg_distinct') return;
+    const first = call.overload.dialect[this.name].defaultOrderByArgIndex ?? 0;
+    const isNull = by => ({
+      node: 'functionOrderBy',
+      e: {node: 'genericSQLExpr', kids: {args: [by.e ?? args[first]]}, src: ['(', ') IS NULL']},
+    });
+    call.kids = {...call.kids, orderBy: orderBy.flatMap(by => (by.dir === 'desc' ? [by] : [isNull(by), by]))};
+  }
+
   /** Let a call be written by a template. */
   write(call, written) {
     const {overload} = call;
@@ -136,8 +158,9 @@ export class SparkDialect extends DatabricksDialect {
   // A scale that is an INT overflows, so it is a decimal. A row whose value is NULL, filtered out,
   // say, does not count: taken for zero, beside rows of the same key that have a value, its hash
   // would be in the sum. The sum is an exact integer; read as text, it becomes the nearest double.
-  sqlSumDistinct(key, value, name) {
-    if (!this.mended) return super.sqlSumDistinct(key, value, name);
+  sqlSumDistinct(key, expression, name) {
+    if (!this.mended) return super.sqlSumDistinct(key, expression, name);
+    const value = `(${expression})`;
     const hash = this.sqlSumDistinctHashedKey(key);
     const distinct = sql => `SUM(DISTINCT CASE WHEN ${value} IS NOT NULL THEN ${sql} END)`;
     const scaled = `CAST(${value}*1${'0'.repeat(DIGITS)}.0 AS DECIMAL(38,0))`;
@@ -145,6 +168,12 @@ export class SparkDialect extends DatabricksDialect {
     const double = `CAST(CONCAT(CAST(${sum} AS STRING),'E-${DIGITS}') AS DOUBLE)`;
     if (name === 'SUM') return double;
     return `${double}/NULLIF(COUNT(DISTINCT CASE WHEN ${value} IS NOT NULL THEN ${key} END),0)`;
+  }
+
+  // NULL comes last in every order. Malloy's Databricks dialect says so only at the end of a query;
+  // see also `orderWithNullsLast` and `limitWithNullsLast`.
+  sqlOrderBy(terms, of) {
+    return super.sqlOrderBy(terms, this.mended ? 'query' : of);
   }
 
   // In a time zone, instants become dates otherwise than all else does, so it has to be known that
