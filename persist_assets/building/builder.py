@@ -322,6 +322,8 @@ class Builder:
                 # Finding that no row differs takes time, which later plans expect again.
                 build = build.computed_by(step.increment.program.method, self.clock())
                 build = replace(build, effort=effort_of(task, build))
+            if computed.table != work.started.table:
+                work.taken = frozenset((computed.build_uid,))
             work.build = build
             self._reuse(work, computed, world)
         else:

@@ -176,8 +176,8 @@ class Builds(Part):
         Raises
         ------
         ConflictError
-            The lease is lost, so another process may write the table; or the snapshot was
-            collected; or an input was tainted. Nothing was published.
+            The lease is lost, so another process may write the table; the build was recorded as
+            interrupted; the snapshot was collected; or an input was tainted. Nothing was published.
         """
         with self._write() as connection:
             self._publish(connection, publication, malloy)
@@ -231,10 +231,14 @@ class Builds(Part):
             "maintenance": build.maintenance,
             "computed_seconds": build.computed_s,
             "effort": asdict(build.effort) if build.effort else None,
+            # It may have found that the rows are those of another environment's table.
+            "table_name": snapshot.table,
             **snapshot_values(snapshot),
         }
-        this = builds.c.build_uid == build.build_uid
-        connection.execute(builds.update().where(this).values(**values))
+        this = builds.c.build_uid == build.build_uid, builds.c.state != "failed"
+        if not connection.execute(builds.update().where(*this).values(**values)).rowcount:
+            message = f"the build of `{name}` was recorded as interrupted meanwhile"
+            raise ConflictError(message, hint="build again")
         data = {**event_data(build), "build_request_id": request_id}
         result = {
             "action": build.action,

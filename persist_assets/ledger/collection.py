@@ -141,7 +141,8 @@ def holdings(connection: Connection, table: str | None = None) -> list[Holding]:
             if row.parts and row.collected_at is None:
                 parts[row.snapshot_uid or row.build_uid] = tuple(row.parts)
             # Builds of the same run still read what a parked build wrote before its interruption.
-            if row.state == "started" or row.error == INTERRUPTED:
+            is_interrupted = row.state == "failed" and row.error == INTERRUPTED
+            if row.state == "started" or is_interrupted:
                 started.append((row.build_uid, row.process, row.started_at))
             elif row.state == "failed":
                 gone[row.build_uid] = None

@@ -85,6 +85,31 @@ def everything(builder: Builder, tables: dict[str, Snapshot]) -> dict[str, tuple
 
 @pytest.mark.slow
 @pytest.mark.proves("T13")
+def test_dev_reads_the_table_of_prod_if_new_data_changes_no_row_of_it(
+    make_project: Make, enter: Enter
+) -> None:
+    text = f"{RAW}{WITHOUT_COST}CREATE VIEW newest AS {QUERIES['newest']};\n"
+    root = make_project({"m.sql": text}, READS)
+    data = Data(root, random.Random(5))
+    build(enter(root, "prod"))
+    data.table("ev").update({"y": "y + 1"}, predicate="id < 9")  # a column that it does not read
+    assert build(enter(root, "dev")) == {"newest": "stamp"}
+    dev = enter(root, "dev")
+    assert published(dev, "dev")["newest"].table == published(dev, "prod")["newest"].table
+    source = named(dev, "newest")
+    check(dev, source, "newest")
+    (step,) = dev.plan([source.source_id]).steps
+    assert step.action == "reuse"
+    # Then dev has a table of its own, and prod's stays as it is.
+    data.put("ev", [(1001, 3, "2034-01-07", "a", "9.5", 0.5, None)])
+    build(enter(root, "dev"))
+    dev = enter(root, "dev")
+    assert published(dev, "dev")["newest"].table != published(dev, "prod")["newest"].table
+    assert {*build(enter(root, "prod")).values()} == {"reuse"}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T13")
 def test_dev_continues_the_tables_of_prod_in_tables_of_its_own(
     make_project: Make, enter: Enter
 ) -> None:

@@ -30,6 +30,7 @@ from persist_assets.core.model.snapshots import (
 from persist_assets.core.model.sources import Read
 from persist_assets.ledger import leases, tables
 from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.collection import INTERRUPTED
 from persist_assets.ledger.leases import LEASE_S
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint
@@ -323,6 +324,26 @@ def test_unreachable_snapshots_are_collected_and_never_published_again(open_ledg
     with pytest.raises(ConflictError, match="was collected"):
         ledger.builds.publish(Publication(again, old, []))
     assert ledger.builds.find_pinned_version(new.table) == 1
+
+
+def test_a_build_that_was_recorded_as_interrupted_publishes_nothing(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    build = a_build("1")
+    ledger.builds.record_started(build, "t")
+    assert ledger.builds.record_interrupted("t") == [build.build_uid]
+    with pytest.raises(ConflictError, match="interrupted meanwhile"):
+        ledger.builds.publish(Publication(build, a_snapshot(build), []))
+    assert ledger.manifests.fetch("dev") == {}
+
+
+def test_a_published_build_holds_its_table_whatever_it_was_recorded_as(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    snapshot = publish(ledger, a_build("1"))
+    # A process of a former release may publish what another one has recorded as interrupted.
+    with ledger.events.database.write() as connection:
+        connection.execute(tables.builds.update().values(error=INTERRUPTED))
+    (held,) = ledger.builds.collect(datetime.now(UTC), "dev", {}, removed=False)
+    assert (held.readable, held.started) == ({snapshot.build_uid: snapshot.version}, ())
 
 
 def a_view(build: Build, *leaves: str) -> Snapshot:
