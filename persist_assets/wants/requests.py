@@ -248,15 +248,17 @@ def evaluate_now(
         for want in ledger.wants.fetch_active(environment)
         if want.state not in UNDER_WAY or want.request_id in open_requests
     ]
+    # Data is written before it is announced, so a plan that is made later knows it.
+    needed = {d for want in wants for d in want.external_dependencies}
+    available = find_available(observer, needed)
     refs = {want.partition_ref for want in wants if want.state not in UNDER_WAY}
     places = _places(observer, refs)
     current = _find_current(observer, places) if refs else set[str]()
-    needed = {d for want in wants for d in want.external_dependencies}
     evaluation = evaluate(
         wants,
         now,
         current=current,
-        available=find_available(observer, needed),
+        available=available,
         unbuildable=refs - places.keys(),
         force=force,
     )

@@ -389,6 +389,9 @@ class Graph:
             except PersistError as error:
                 log.warning("action=build error=%s", error)
                 await asyncio.sleep(_TICK_S)
+            except Exception:  # a process that cannot start, say: the request stays open
+                log.exception("action=build")
+                await asyncio.sleep(_TICK_S)
 
     async def _look_around(self) -> str:
         """Read other graphs, create the wants that are due, and return the evaluation's trigger."""
@@ -470,6 +473,8 @@ class Graph:
                 await asyncio.get_running_loop().run_in_executor(pool, act)
             except PersistError as error:
                 log.warning("action=trim error=%s", error)
+            except Exception:
+                log.exception("action=trim")
             await asyncio.sleep(_TRIM_S)
 
     # -------------------------------------------------------------------------------- events
@@ -505,4 +510,6 @@ class Graph:
                     self._wake()
             except PersistError as error:
                 log.warning("action=watch error=%s", error)
+            except Exception:
+                log.exception("action=watch")
             await asyncio.sleep(_LOOK_S)
