@@ -22,7 +22,7 @@ from persist_assets.building.pins import Pins, find_shared
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.model.plans import Change, Volume
 from persist_assets.core.model.snapshots import RawVersion, Snapshot
-from persist_assets.core.partitions import boxes, expand, reached
+from persist_assets.core.partitions import boxes, expand, keys_of, reached
 from persist_assets.core.partitions import keys as partition_keys
 from persist_assets.core.time_values import TIMES, is_ordered, parsed
 from persist_assets.core.tracing import span
@@ -246,11 +246,7 @@ class Observer:
 
     def keys(self) -> dict[SourceID, tuple[str, ...]]:
         """Return the partitions that every partitioned source has, in order."""
-        return {
-            source.source_id: partition_keys(partition, self.started_at)
-            for source in self.project.persisted
-            if (partition := source.annotation.partition) is not None
-        }
+        return keys_of(self.project, self.started_at)
 
     def inputs(self, source: Source) -> AsOf:
         """Return the direct inputs from which rows of a source would be computed now."""

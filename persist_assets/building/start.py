@@ -103,23 +103,28 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         kept_rows=kept_rows,
         is_within=base is not None,
         origin=origin_of(observer.project, source, world, step, row_inputs),
-        refs=_refs(source, step, world),
+        refs=_refs(observer, source, step, world),
     )
 
 
-def _refs(source: Source, step: Step, world: World) -> tuple[PartitionRef, ...]:
+def _refs(observer: Observer, source: Source, step: Step, world: World) -> tuple[PartitionRef, ...]:
     """Return what becomes available: partitions, or an unpartitioned table.
 
-    A table of another environment that readers get brings all of its partitions.
+    A table of another environment that readers get brings all of its partitions; a present one
+    those that nobody has announced here, as after a rollback.
     """
     if step.partitions is None:
         return (ref_of(source.key),)
-    keys = step.keys or ()
-    if step.snapshot is not None and step.snapshot != world.manifest.get(source.build_id):
-        order = world.keys[source.source_id]
-        present = filled_keys(order, step.partitions.filled)
-        keys = [key for key in order if key in present]
-    return tuple(ref_of(source.key, key) for key in keys)
+    if step.snapshot is None:
+        return tuple(ref_of(source.key, key) for key in step.keys or ())
+    order = world.keys[source.source_id]
+    present = filled_keys(order, step.partitions.filled)
+    refs = [ref_of(source.key, key) for key in order if key in present]
+    known: Collection[PartitionRef] = ()
+    if step.snapshot == world.manifest.get(source.build_id):
+        fetch = observer.ledger.partitions.fetch_available
+        known = fetch(observer.settings.environment, refs=refs)
+    return tuple(ref for ref in refs if ref not in known)
 
 
 def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple[Want, ...]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Filled, Runs, Snapshot
     from persist_assets.core.time_values import Span, Value
 
@@ -43,6 +45,15 @@ _SMALLEST = timedelta(microseconds=1)
 def keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
     """Return the keys of all partitions that exist at an instant, in order."""
     return _keys(partitioning, _quarter(now))
+
+
+def keys_of(project: Project, now: datetime) -> dict[SourceID, tuple[str, ...]]:
+    """Return the partitions that every partitioned source of a project has, in order."""
+    return {
+        source.source_id: keys(partition, now)
+        for source in project.persisted
+        if (partition := source.annotation.partition) is not None
+    }
 
 
 def _quarter(now: datetime) -> datetime:

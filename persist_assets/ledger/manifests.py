@@ -15,9 +15,11 @@ from persist_assets.core.model.snapshots import ManifestChange, Move
 from persist_assets.core.wants import ACTIVE
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
+from persist_assets.ledger.partitions import announcements, restored_states, retractions
 from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.rows import (
     ENTRY,
+    build_of,
     build_values,
     check_result_of,
     published,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from sqlalchemy.engine import Connection
+    from sqlalchemy.engine import Connection, Row
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.queries import BuildID, SourceID
@@ -255,6 +257,8 @@ class Manifests(Part):
         target: str,
         snapshots: Mapping[BuildID, Snapshot],
         *,
+        refs: Mapping[PartitionRef, BuildID] | None = None,
+        expected: int | None = None,
         malloy: Mapping[BuildID, BuildID] | None = None,
         by: str | None = None,
         why: str | None = None,
@@ -267,6 +271,10 @@ class Manifests(Part):
             The other environment, and those that it reads.
         snapshots
             The snapshots to publish.
+        refs
+            The partitions that become available, each with the BuildID of its table.
+        expected
+            The latest change of `target` when this was decided, 0: there was none; None: any.
         malloy
             Malloy's BuildIDs in `target` from now on, each with ours; None: unchanged.
         by
@@ -275,14 +283,18 @@ class Manifests(Part):
         Raises
         ------
         ConflictError
-            The other environment changed meanwhile. Nothing was changed here.
+            One of the environments changed meanwhile. Nothing was changed here.
         """
         query = published(*sources)
         with self._write() as connection:
+            if expected is not None:
+                _require_latest(connection, target, expected)
             entries: dict[str, str | None] = {}
+            shown: dict[str, Row[Any]] = {}
             for row in connection.execute(query):
                 if row.build_id in snapshots and snapshot_of(row) == snapshots[row.build_id]:
                     entries[row.build_id] = row.build_uid
+                    shown[row.build_id] = row
             missing = [s.source_id for b, s in snapshots.items() if b not in entries]
             if missing:
                 raise ConflictError(
@@ -294,6 +306,8 @@ class Manifests(Part):
             idx = self._events.append(connection, "promoted", data)
             move = _by(by) | {"kind": "promote", "why": why or f"from {sources[0]}"}
             move_entries(self._events, connection, idx, target, entries, move)
+            announced = [build_of(shown[build_id]) for build_id in {*(refs or {}).values()}]
+            self._events.append_all(connection, announcements(announced, refs or {}, target))
             if malloy is not None:
                 set_malloy(connection, idx, target, malloy)
         return idx
@@ -304,6 +318,7 @@ class Manifests(Part):
         environment: str,
         adopted: Sequence[Build],
         *,
+        refs: Mapping[PartitionRef, BuildID] | None = None,
         why: str,
         malloy: Mapping[BuildID, BuildID],
     ) -> int:
@@ -311,6 +326,8 @@ class Manifests(Part):
 
         Parameters
         ----------
+        refs
+            See `promote`.
         adopted
             Builds that succeeded, in this ledger or in another one. Builds that are new to this
             ledger are recorded in it, without results of checks.
@@ -340,6 +357,7 @@ class Manifests(Part):
             entries = {b.build_id: b.build_uid for b in adopted}
             move = {"kind": "promote", "why": why}
             move_entries(self._events, connection, idx, environment, entries, move)
+            self._events.append_all(connection, announcements(adopted, refs or {}, environment))
             current = _malloy_ids(connection, environment)
             set_malloy(connection, idx, environment, {**malloy, **current})
         return idx
@@ -505,15 +523,13 @@ class Manifests(Part):
     ) -> int:
         """Restore entries to their state before some changes; return the new change."""
         here = manifest_changes.c.environment == environment
-        latest = sa.select(sa.func.max(manifest_changes.c.change_id)).where(here)
         moved = (
             sa.select(manifest_moves)
             .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
             .where(here, changes)
             .order_by(manifest_changes.c.change_id.desc())
         )
-        if connection.scalar(latest) != expected:
-            raise ConflictError(f"{environment} changed meanwhile", hint="try again")
+        _require_latest(connection, environment, expected)
         undone = [
             row
             for row in connection.execute(moved)
@@ -523,10 +539,20 @@ class Manifests(Part):
         refuse_collected(connection, {uid for uid in entries.values() if uid})
         values = {"environment": environment, **data, "entries": len(entries)}
         idx = self._events.append(connection, "rolled-back", values)
+        gone = [build_id for build_id, before in entries.items() if before is None]
+        self._events.append_all(connection, retractions(connection, environment, gone))
         move_entries(self._events, connection, idx, environment, entries, move)
         changed = {row.build_id: row.change_id for row in undone}
-        self._events.append_all(connection, _restored_states(connection, environment, changed))
+        self._events.append_all(connection, restored_states(connection, environment, changed))
         return idx
+
+
+def _require_latest(connection: Connection, environment: str, expected: int) -> None:
+    """Refuse a change of a manifest that has changed since it was decided."""
+    latest = sa.select(sa.func.max(manifest_changes.c.change_id))
+    latest = latest.where(manifest_changes.c.environment == environment)
+    if (connection.scalar(latest) or 0) != expected:
+        raise ConflictError(f"{environment} changed meanwhile", hint="try again")
 
 
 def _refuse_under_way(connection: Connection, environment: str, since: datetime) -> None:
@@ -673,33 +699,3 @@ def _malloy_ids(
         later = sa.or_(columns.until.is_(None), columns.until > at)
         query = query.where(columns.since <= at, later)
     return {row.malloy_id: row.build_id for row in connection.execute(query)}
-
-
-def _restored_states(
-    connection: Connection, environment: str, changed: Mapping[BuildID, int]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events that restore whether partitions were tainted, after a rollback.
-
-    Parameters
-    ----------
-    changed
-        The BuildIDs, each with the change that replaced its restored entry.
-    """
-    here = events.c.environment == environment
-    tainted = sa.select(events.c.partition_ref, events.c.data)
-    # The kind stands in the text of the query, as it does in that of the index `ix_events_tainted`.
-    tainted = tainted.where(here, events.c.kind == sa.literal_column("'partition-tainted'"))
-    until: dict[PartitionRef, int] = {}
-    for ref, data in connection.execute(tainted):
-        build_id = data.get("build_id")
-        if build_id in changed:
-            until[ref] = min(changed[build_id], until.get(ref, changed[build_id]))
-    states: list[tuple[str, dict[str, Any]]] = []
-    kinds = events.c.kind.in_(("partition-available", "partition-tainted"))
-    for ref, change_id in until.items():
-        query = sa.select(events).where(here, kinds, events.c.partition_ref == ref)
-        history = connection.execute(query.order_by(events.c.idx)).all()
-        earlier = [event for event in history if event.idx < change_id]
-        if earlier and earlier[-1].kind != history[-1].kind:
-            states.append((earlier[-1].kind, earlier[-1].data))
-    return states

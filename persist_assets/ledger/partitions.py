@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -10,13 +11,16 @@ from persist_assets.core.wants import UNDER_WAY, Availability, matcher
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, begins, like, repeated
 from persist_assets.ledger.rows import event_data
-from persist_assets.ledger.tables import availability, builds, manifest_entries, wants
+from persist_assets.ledger.tables import availability, builds, events, manifest_entries, wants
 from persist_assets.ledger.taints import marked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from sqlalchemy.engine import Connection
+
+    from persist_assets.core.model.queries import BuildID
     from persist_assets.core.model.snapshots import Build
     from persist_assets.core.wants import PartitionRef
 
@@ -171,3 +175,76 @@ class Partitions(Part):
                 if uid_of[ref] not in tainted
             ]
             self._events.append_all(connection, news)
+
+
+def announcements(
+    shown: Iterable[Build], refs: Mapping[PartitionRef, BuildID], environment: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of partitions that become available in an environment.
+
+    Parameters
+    ----------
+    shown
+        The builds whose snapshots readers get.
+    refs
+        The partitions, each with the BuildID of its table.
+    """
+    data = {b.build_id: event_data(replace(b, environment=environment)) for b in shown}
+    return [
+        ("partition-available", {**data[build_id], "partition_ref": ref})
+        for ref, build_id in refs.items()
+    ]
+
+
+def retractions(
+    connection: Connection, environment: str, build_ids: Collection[BuildID]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of available partitions whose tables an environment no longer has.
+
+    Readers must not use them until they are built again.
+    """
+    query = (
+        sa.select(availability.c.partition_ref, builds.c.build_id)
+        .join(builds, builds.c.build_uid == availability.c.build_uid)
+        .where(
+            availability.c.graph == "",
+            availability.c.environment == environment,
+            availability.c.state == "available",
+        )
+    )
+    lost: list[tuple[str, dict[str, Any]]] = []
+    for part in in_parts([*build_ids]):
+        for ref, build_id in connection.execute(query.where(builds.c.build_id.in_(part))):
+            data = {"environment": environment, "partition_ref": ref, "build_id": build_id}
+            lost.append(("partition-tainted", data))
+    return lost
+
+
+def restored_states(
+    connection: Connection, environment: str, changed: Mapping[BuildID, int]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events that restore whether partitions were tainted, after a rollback.
+
+    Parameters
+    ----------
+    changed
+        The BuildIDs, each with the change that replaced its restored entry.
+    """
+    here = events.c.environment == environment
+    tainted = sa.select(events.c.partition_ref, events.c.data)
+    # The kind stands in the text of the query, as it does in that of the index `ix_events_tainted`.
+    tainted = tainted.where(here, events.c.kind == sa.literal_column("'partition-tainted'"))
+    until: dict[PartitionRef, int] = {}
+    for ref, data in connection.execute(tainted):
+        build_id = data.get("build_id")
+        if build_id in changed:
+            until[ref] = min(changed[build_id], until.get(ref, changed[build_id]))
+    states: list[tuple[str, dict[str, Any]]] = []
+    kinds = events.c.kind.in_(("partition-available", "partition-tainted"))
+    for ref, change_id in until.items():
+        query = sa.select(events).where(here, kinds, events.c.partition_ref == ref)
+        history = connection.execute(query.order_by(events.c.idx)).all()
+        earlier = [event for event in history if event.idx < change_id]
+        if earlier and earlier[-1].kind != history[-1].kind:
+            states.append((earlier[-1].kind, earlier[-1].data))
+    return states

@@ -15,7 +15,7 @@ from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapsho
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.manifest_file import Refused, parse_manifest
 from persist_assets.planning.inputs import beneath
-from persist_assets.planning.promotion import Promotion, decide
+from persist_assets.planning.promotion import Promotion, decide, shown_partitions
 from persist_assets.storage.delta_tables import (
     find_parts,
     find_writer,
@@ -71,26 +71,27 @@ def promote(
     ConflictError
         An environment has changed in the meantime.
     """
-    settings, ledger = builder.settings, builder.ledger
+    settings, ledger, now = builder.settings, builder.ledger, datetime.now(UTC)
     if target == settings.environment:
         raise SettingsError(
             f"`{target}` cannot be promoted into itself", hint="name two environments"
         )
     selected = [*selected]
-    target_settings = load_settings(settings.root, environment=target).with_sources(
-        settings.root / settings.sources
-    )
+    sources = settings.root / settings.sources
+    target_settings = load_settings(settings.root, environment=target).with_sources(sources)
     target_project = require(load_project(target_settings))
     engine = None if isinstance(builder, Observer) else builder.engine
     if target_settings.has_views and engine is None and not dry_run:
         raise _needs_spark(target, f"persist promote {settings.environment} {target}")
+    history = ledger.manifests.fetch_history(target, limit=1)
+    shown = ledger.manifests.fetch(*target_settings.environments)
     promotion = decide(
         builder.project,
         target_project,
         builder.plan(selected),
         ledger.manifests.fetch(*settings.environments),
         ledger.manifests.fetch(target),
-        ledger.manifests.fetch(*target_settings.environments),
+        shown,
         ledger.manifests.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
@@ -108,17 +109,23 @@ def promote(
             settings.environments,
             target,
             promotion.snapshots,
+            expected=history[0].change_id if history else 0,
+            refs=shown_partitions(target_project, promotion.snapshots.values(), shown, now),
             malloy=target_project.malloy,
             by=by,
             why=why,
         )
     # Even if nothing moved: an earlier promotion may have died before this point.
     export(target_settings, ledger)
-    # Readers of all sources with these BuildIDs read them now.
-    ids = {target_project.by_id[s].build_id for s in selected if s in target_project.by_id}
-    moved = [s.source_id for s in target_project.persisted if s.build_id in ids]
-    announce(target_settings, ledger, target_project, moved, engine=engine)
+    sharing = _sharing(target_project, selected)
+    announce(target_settings, ledger, target_project, sharing, engine=engine)
     return promotion, change
+
+
+def _sharing(project: Project, selected: Iterable[SourceID]) -> list[SourceID]:
+    """Return the sources whose readers read the tables of selected ones: all of their BuildIDs."""
+    build_ids = {project.by_id[s].build_id for s in selected if s in project.by_id}
+    return [s.source_id for s in project.persisted if s.build_id in build_ids]
 
 
 def _needs_spark(environment: str, command: str) -> SettingsError:
@@ -584,7 +591,11 @@ def import_entries(
     if (partial or not refused) and not dry_run:
         if chosen:
             change = ledger.manifests.adopt(
-                settings.environment, chosen, malloy=dict(read.malloy), why=why
+                settings.environment,
+                chosen,
+                refs=project and shown_partitions(project, moved, present, now),
+                malloy=dict(read.malloy),
+                why=why,
             )
         export(settings, ledger)
         _announce_moved(settings, ledger, project, builder, moved)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.snapshots import RawVersion
+from persist_assets.core.partitions import expand, keys_of
+from persist_assets.core.wants import ref_of
 from persist_assets.planning.inputs import content_version, other_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime
 
     from persist_assets.core.model.plans import Plan, Step
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.wants import PartitionRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Promotion:
     ----------
     snapshots
         The snapshots that are new to the target's readers, by BuildID.
+    replaced
+        The target's own snapshots that they replace.
     sources
         Their sources, in dependency order.
     """
@@ -42,11 +48,13 @@ class Promotion:
     snapshots: Mapping[BuildID, Snapshot]
     sources: tuple[Source, ...]
     refused: tuple[Refusal, ...]
+    replaced: Mapping[BuildID, Snapshot] = field(default_factory=dict["BuildID", "Snapshot"])
 
     @property
     def digest(self) -> str:
-        """A text that differs between promotions that publish different snapshots."""
-        moved = sorted((b, s.build_uid) for b, s in self.snapshots.items())
+        """A text that differs between promotions that publish or replace different snapshots."""
+        both = (self.snapshots, self.replaced)
+        moved = [sorted((b, s.build_uid) for b, s in some.items()) for some in both]
         return hashlib.sha256(repr(moved).encode()).hexdigest()
 
 
@@ -110,7 +118,8 @@ def decide(
     if not allow_stale:
         after = {**target_reads, **snapshots}
         refused += _inconsistent(project, sources, after)
-    return Promotion(snapshots, tuple(sources), tuple(refused))
+    replaced = {b: target_manifest[b] for b in snapshots if b in target_manifest}
+    return Promotion(snapshots, tuple(sources), tuple(refused), replaced)
 
 
 def is_elsewhere(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
@@ -150,3 +159,37 @@ def _inconsistent(
 def _other_data(versions: Collection[RawVersion], beneath: Iterable[RawVersion]) -> str | None:
     raws = {v.raw for v in versions}
     return next((v.version for v in beneath if v.raw in raws and v not in versions), None)
+
+
+def shown_partitions(
+    project: Project,
+    snapshots: Iterable[Snapshot],
+    before: Mapping[BuildID, Snapshot],
+    now: datetime,
+) -> dict[PartitionRef, BuildID]:
+    """Return the partitions that snapshots bring to readers, and the tables without partitions.
+
+    Parameters
+    ----------
+    before
+        The snapshots that readers got. Partitions that these have from the same data are left out.
+    """
+    refs, order = dict[str, "BuildID"](), keys_of(project, now)
+    for snapshot in snapshots:
+        former = before.get(snapshot.build_id)
+        former_groups = former.partitions.filled if former and former.partitions else ()
+        for source in project.by_build_id.get(snapshot.build_id, ()):
+            if snapshot.partitions is None:
+                refs[ref_of(source.key)] = snapshot.build_id
+                continue
+            keys = order[source.source_id]
+            same = {
+                (key, group.as_of, group.inputs)
+                for group in former_groups
+                for key in expand(keys, group.runs)
+            }
+            for group in snapshot.partitions.filled:
+                for key in expand(keys, group.runs):
+                    if (key, group.as_of, group.inputs) not in same:
+                        refs[ref_of(source.key, key)] = snapshot.build_id
+    return refs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -243,7 +244,7 @@ def ids(builder: Builder, *names: str) -> list[str]:
     return [named(builder, n).source_id for n in names]
 
 
-@pytest.mark.proves("K20")
+@pytest.mark.proves("K20", "W32")
 def test_promotion_and_rollback_change_the_manifest_and_copy_no_files(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -265,17 +266,23 @@ def test_promotion_and_rollback_change_the_manifest_and_copy_no_files(
     (latest, *builds) = prod.ledger.manifests.fetch_history("prod")
     assert (latest.change_id, latest.kind, latest.why) == (change, "promote", "the greatest counts")
     assert [c.kind for c in builds] == ["build", "build"]
+    available = prod.ledger.partitions.fetch_available
+    assert available("prod").keys() == {"m/p", "m/q"}
     back = roll_back(prod.settings, prod.ledger)
     assert back.kind == "rollback"
     assert prod.ledger.manifests.fetch("prod") == old
+    assert available("prod").keys() == {"m/p", "m/q"}
     # A rollback is a change like any other, and can be undone.
     roll_back(prod.settings, prod.ledger, to=change)
     assert rows(prod, "q") == [(3,)]
+    assert available("prod").keys() == {"m/p", "m/q"}
     roll_back(prod.settings, prod.ledger, steps=2)  # also undoes the builds
     assert prod.ledger.manifests.fetch("prod") == {}
+    assert available("prod") == {}
     assert bytes_of(dev.settings.warehouse) == warehouse
     # A promotion without differences records no change.
     promote(dev, "prod", ids(dev, "q"))
+    assert available("prod").keys() == {"m/q"}
     assert promote(dev, "prod", ids(dev, "q"))[1] is None
 
 
@@ -358,6 +365,14 @@ def test_promotions_and_rollbacks_based_on_an_old_manifest_are_refused(
         dev.ledger.manifests.promote(("dev",), "prod", decided)
     with pytest.raises(ConflictError, match="changed meanwhile"):
         dev.ledger.manifests.roll_back("dev", 0, expected=1)
+    # Neither do they replace what they were not decided for.
+    now = dev.ledger.manifests.fetch("dev")
+    with pytest.raises(ConflictError, match="prod changed meanwhile"):
+        dev.ledger.manifests.promote(("dev",), "prod", now, expected=1)
+    later = enter(root, "dev")
+    seen, _ = promote(later, "prod", ids(later, "p"), dry_run=True)
+    assert seen.sources and not seen.replaced
+    assert replace(seen, replaced=decided).digest != seen.digest
     assert dev.ledger.manifests.fetch("prod") == {}
 
 
