@@ -185,7 +185,12 @@ def shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None
     build = ledger.builds.fetch_current(*settings.environments, source_id=source.source_id).get(
         source.source_id
     )
-    return build.snapshot if build else None
+    if build is None:
+        return None
+    # Another source with the BuildID that this one had may have built since, or was rolled back.
+    return ledger.manifests.find_snapshot(
+        settings.environment, build.build_id, reads=settings.reads
+    )
 
 
 def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:

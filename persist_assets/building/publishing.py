@@ -372,7 +372,7 @@ def _shown_to_readers(
     snapshots: dict[SourceID, Snapshot | None] = {}
     for source in sources:
         build = latest.get(source.source_id)
-        last = build.snapshot if build else None
+        last = manifest.get(build.build_id) if build else None
         snapshots[source.source_id] = manifest.get(source.build_id, last)
     return snapshots
 

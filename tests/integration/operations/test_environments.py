@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.duckdb_engine import MakeEngine, engine_of
 
+from persist_assets.building.catalog_views import shown
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.core.model.snapshots import Build, Snapshot
@@ -496,3 +497,24 @@ def test_a_failed_manifest_export_is_completed_by_the_next_promotion(
     assert set(json.loads(exported.read_text())["entries"]) == set(
         dev.ledger.manifests.fetch("prod")
     )
+
+
+def test_a_rollback_shows_the_same_rows_of_sources_with_one_meaning(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    file = root / "sources" / "m.sql"
+    twin = "--@ persist\nCREATE VIEW twin AS SELECT 1 + a AS a FROM t;\n"
+    file.write_text(file.read_text() + twin)
+    first = enter(root, "prod")
+    assert named(first, "twin").build_id == named(first, "p").build_id
+    build(first, "p")
+    good = first.ledger.manifests.fetch("prod")
+    write(root, [9])
+    build(enter(root, "prod"), "twin")
+    # The text of one of them is corrected, and not built yet.
+    edit(root, "1 + a AS a", "2 + a AS a")
+    later = enter(root, "prod")
+    roll_back(later.settings, later.ledger)
+    assert later.ledger.manifests.fetch("prod") == good
+    snapshot = shown(later.settings, later.ledger, named(later, "twin"))
+    assert snapshot == good[named(later, "p").build_id]
