@@ -251,8 +251,10 @@ class PostgresConnector:
         row, where = f"{_ROW}::text", ""
         if cursor is not None:
             assert self.external.cursor is not None
-            keys = [table.columns[k.lower()] for k in (self.external.cursor, *self.external.key)]
-            row = f"ROW({', '.join(transaction.name(c.name) for c in keys)})::text"
+            if self.external.key:  # otherwise rows that replace others may have the same cursors
+                names = (self.external.cursor, *self.external.key)
+                keys = (table.columns[name.lower()] for name in names)
+                row = f"ROW({', '.join(transaction.name(c.name) for c in keys)})::text"
             where = f" WHERE {self._beyond(cursor)} IS NOT TRUE"
         halves = (f"sum(('x' || substr(h, {n}, 16))::bit(64)::bigint::numeric)" for n in (1, 17))
         digests = f"SELECT encode(sha256(convert_to({row}, 'UTF8')), 'hex') AS h"

@@ -245,6 +245,26 @@ def test_a_cursor_fetches_only_new_rows_and_late_ones_are_detected(
 
 @pytest.mark.slow
 @pytest.mark.proves("V15")
+def test_rows_without_a_key_that_replace_others_are_detected(
+    db: Database, enter: Make, make_project: Make
+) -> None:
+    db.do("CREATE TABLE t (day date, n int)")
+    text = db.declared("day date, n int", cursor="day")
+    text += "create materialized view a as select day, sum(n) as n from t group by day;\n"
+    root = make_project({"m.sql": text})
+    db.do("INSERT INTO t VALUES ('2024-01-01', 1), ('2024-01-01', 2), ('2024-01-02', 3)")
+    build(enter(root))
+    # A day is loaded again, with as many rows, while another one comes.
+    db.do(
+        "DELETE FROM t WHERE day = '2024-01-01'; INSERT INTO t VALUES"
+        " ('2024-01-01', 10), ('2024-01-01', 20), ('2024-01-03', 4)"
+    )
+    build(builder := enter(root))
+    assert sorted(n for _, n in rows(builder, "a")) == [3, 4, 30]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V15")
 @pytest.mark.parametrize("cursor", [{}, {"cursor": "n"}])
 def test_columns_and_views_that_are_replaced_are_detected(
     db: Database, enter: Make, make_project: Make, cursor: dict[str, str]
