@@ -93,9 +93,9 @@ class Wants(Part):
             return select_wants(connection, wants.c.want_id == want_id).get(want_id)
 
     @repeated
-    def find_last_id(self, prefix: str) -> str | None:
-        """Return the greatest want ID with a prefix, or None."""
-        query = sa.select(sa.func.max(wants.c.want_id)).where(
+    def find_last_end(self, prefix: str) -> datetime | None:
+        """Return the latest time of the data of wants whose IDs have a prefix, or None."""
+        query = sa.select(sa.func.max(wants.c.data_timestamp)).where(
             wants.c.want_id.startswith(prefix, autoescape=True)
         )
         with self._read() as connection:

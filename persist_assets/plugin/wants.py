@@ -153,10 +153,14 @@ def _turn(
     arrived = any(s.available for s in synced)
     is_time = due is not None and datetime.fromisoformat(due) <= now
     if arrived or is_time or position != cursor.get("idx"):
-        evaluate_now(observer, "upstream" if arrived else "clock")
-        dues = [d for d in (next_due(observer), next_window(observer)) if d is not None]
-        cursor["idx"] = position
-        cursor["due"] = min(dues).isoformat() if dues else None
+        try:
+            evaluate_now(observer, "upstream" if arrived else "clock")
+            dues = [d for d in (next_due(observer), next_window(observer)) if d is not None]
+        except PersistError as error:
+            messages.append(str(error))  # the next turn tries again; deadlines are reported now
+        else:
+            cursor["idx"] = position
+            cursor["due"] = min(dues).isoformat() if dues else None
     _report_deadlines(observer, context, cursor, messages)
     _report_upstreams(context.instance, observer, synced)
     text = json.dumps(cursor, sort_keys=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -468,6 +469,10 @@ def next_due(observer: Observer) -> datetime | None:
     return min((due for due in dues if due > now), default=None)
 
 
+_SCHEDULED = re.compile(r"^[^:@]+:[^@]+@")
+"""The beginning of the IDs of wants that annotations make: see `schedules`."""
+
+
 def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
     """Return a want with its full reference, and warnings about it.
 
@@ -479,6 +484,10 @@ def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
         A text, a time or a duration is invalid, or a dependency names no graph.
     """
     _check_texts(want)
+    if _SCHEDULED.search(want.want_id):
+        raise SettingsError(
+            f"`{want.want_id}` is reserved for wants of annotations", hint="use an ID without `:`"
+        )
     place = resolve(observer, want.partition_ref)
     warnings: list[str] = []
     for name, seconds in (("ttl", want.ttl_s), ("sla", want.sla_s)):

@@ -47,7 +47,7 @@ def make_wants(observer: Observer, by: str) -> list[Want]:
         want = source.annotation.want
         if want is None:
             continue
-        last = ledger.wants.find_last_id(_beginning(observer, source))
+        last = ledger.wants.find_last_end(_beginning(observer, source))
         due = [*_due(observer, source, want, by, last)]
         with suppress(ConflictError):  # another process made it from an earlier annotation
             wants += ledger.wants.create(due) if due else ()
@@ -117,16 +117,15 @@ def _zone(observer: Observer, source: Source) -> ZoneInfo:
 
 
 def _due(
-    observer: Observer, source: Source, want: Wanted, by: str, last: str | None
+    observer: Observer, source: Source, want: Wanted, by: str, last: datetime | None
 ) -> Iterator[Want]:
-    """Yield the wants of windows that have ended since the last want."""
+    """Yield the wants of windows that have ended since the last want's window did."""
     zone, form = _zone(observer, source), FORMATS[want.every]
     first = _beginning(observer, source)
-    newest = last.removeprefix(first).partition("/")[0] if last is not None else None
     partition = source.annotation.partition
     time = partition.time if partition is not None else None
     keys = observer.keys().get(source.source_id, ()) if time is not None else ()
-    for begin in _ended(observer.started_at.astimezone(zone), want.every, newest):
+    for begin in _ended(observer.started_at.astimezone(zone), want.every, last):
         window = begin.strftime(form)
         end = following(begin, want.every).replace(tzinfo=zone)
         if partition is None or time is None:
@@ -151,16 +150,16 @@ def _due(
             )
 
 
-def _ended(now: datetime, every: Cadence, newest: str | None) -> list[datetime]:
-    """Return the starts of the windows that ended after `newest`, in order; None: the last one."""
+def _ended(now: datetime, every: Cadence, last: datetime | None) -> list[datetime]:
+    """Return the starts of the windows that ended after `last`, in order; None: the last one."""
     begin = _containing(now, every)
     begins: list[datetime] = []
     while len(begins) < _MOST:
         begin = _containing(begin - timedelta(microseconds=1), every)
-        if newest is not None and begin.strftime(FORMATS[every]) <= newest:
+        if last is not None and following(begin, every).replace(tzinfo=now.tzinfo) <= last:
             break
         begins.append(begin)
-        if newest is None:
+        if last is None:
             break
     return begins[::-1]
 

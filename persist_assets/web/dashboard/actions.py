@@ -154,9 +154,11 @@ async def do_retry(
     try:
         await graph.glance(lambda: require_build(caller, graph.observer, ref))
         environment = graph.settings.environment
-        open_wants = await graph.read(
-            lambda: graph.ledger.wants.fetch(environment, states=ACTIVE, refs=[ref], limit=1)
+        active = await graph.read(
+            lambda: graph.ledger.wants.fetch(environment, states=ACTIVE, refs=[ref])
         )
+        # The want of a build under way ends with it, even if it fails.
+        open_wants = [want for want in active if "build_uid" not in want.source]
         if not open_wants:
             want = Want(
                 uuid.uuid4().hex,

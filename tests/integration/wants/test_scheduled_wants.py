@@ -10,15 +10,16 @@ import pytest
 
 from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
+from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.wants.requests import check_want
 from persist_assets.wants.schedules import make_wants, next_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from persist_assets.core.wants import Want
 
 SOURCES = """
 CREATE TABLE f (day DATE, o STRING, n INT) USING parquet LOCATION 'f';
@@ -105,3 +106,21 @@ def test_a_changed_annotation_applies_from_the_next_window(graph: Graph) -> None
     graph.now += timedelta(days=1)
     (want,) = graph.made().values()
     assert want.sla_s == 36_000
+
+
+def test_a_longer_cadence_loses_no_window(graph: Graph) -> None:
+    path = graph.settings.root / "sources" / "m.sql"
+    text = path.read_text()
+    path.write_text(text.replace("every=monthly", "every=daily"))
+    assert "m/monthly" in graph.made()
+    path.write_text(text)
+    assert "m/monthly" not in graph.made()
+    graph.now = datetime(2024, 3, 1, 1, tzinfo=UTC)
+    assert graph.made()["m/monthly"].data_timestamp == datetime(2024, 3, 1, tzinfo=UTC)
+
+
+def test_no_other_want_takes_the_id_of_a_scheduled_one(graph: Graph) -> None:
+    observer = graph.observer()
+    want = Want("dev:m/daily@9", "m/monthly", "dev", graph.now)
+    with pytest.raises(SettingsError, match="reserved for wants of annotations"):
+        check_want(observer, want)
