@@ -238,9 +238,9 @@ class Observer:
             world,
             aged=self._aged(sources, world),
             latest=self._latest(sources, manifest, exists),
-            redrawn=self._redrawn(sources, world),
         )
-        world = replace(world, changes=self._changes(sources, world, published))
+        changes, redrawn = self._changes(sources, world, published), self._redrawn(sources, world)
+        world = replace(world, changes=changes, redrawn=redrawn)
         costs, sizes = self._costs(sources, world), self._sizes(reached, world)
         return replace(world, costs=costs, experience=self._experience(costs), sizes=sizes)
 
@@ -613,15 +613,18 @@ class Observer:
     ) -> dict[tuple[SourceID, AsOf, AsOf], frozenset[BuildID]]:
         """Return the tables computed again since, for all rows of incremental sources."""
         redrawn = Redrawn(self.project, world, self.marks(), cache(self._snapshots_of))
-        ages = [
-            (source, rows.as_of, rows.inputs)
+        rows = [
+            (source.source_id, table.as_of, table.inputs)
             for source in sources
-            if source.growth is not None
-            for table in (world.manifest.get(source.build_id), *world.elsewhere[source.build_id])
-            if table is not None
-            for rows in (table.partitions.filled if table.partitions else (table,))
+            if source.growth is not None and source.annotation.partition is None
+            if (table := world.manifest.get(source.build_id)) is not None
         ]
-        return {(s.source_id, a, i): redrawn.of(s, a, i) for s, a, i in ages}
+        return {
+            (source_id, as_of, row_inputs): redrawn.of(
+                self.project.by_id[source_id], as_of, row_inputs
+            )
+            for source_id, as_of, row_inputs in (*rows, *world.aged)
+        }
 
     def _snapshots_of(self, build_id: BuildID) -> list[Snapshot]:
         """Return the snapshots of all builds of a BuildID, the latest first."""

@@ -46,7 +46,7 @@ def names_of_redrawn(
     return sorted(
         table.name
         for table in _dissolved(project, source, followed)
-        if table.build_id in known or _will_be_redrawn(project, table, world, coming, followed)
+        if table.build_id in known or _will_be_redrawn(project, table, world, coming, {*followed})
     )
 
 
@@ -75,9 +75,16 @@ def _will_be_redrawn(
     table: Source,
     world: World,
     coming: Mapping[SourceID, Step],
-    followed: Collection[SourceID],
+    seen: set[SourceID],
 ) -> bool:
-    """Whether a step replaces rows of a table by others from the same data."""
+    """Whether a step replaces rows of a table by others from the same data.
+
+    Parameters
+    ----------
+    seen
+        The tables that need no look; it is extended.
+    """
+    seen.add(table.source_id)
     step = coming.get(table.source_id)
     if step is None:
         return False
@@ -92,8 +99,8 @@ def _will_be_redrawn(
     if step.increment is None and not is_open and not _is_settled(project, table):
         return True
     return any(
-        _will_be_redrawn(project, below, world, coming, followed)
-        for below in _dissolved(project, table, followed)
+        below.source_id not in seen and _will_be_redrawn(project, below, world, coming, seen)
+        for below in _dissolved(project, table, seen)
     )
 
 
@@ -120,12 +127,18 @@ class Redrawn:
         return frozenset(
             table.build_id
             for table in _dissolved(self.project, source, followed)
-            if self._is_redrawn(table, as_of, row_inputs, followed)
+            if self._is_redrawn(table, as_of, row_inputs, followed, set())
         )
 
     def _is_redrawn(
-        self, table: Source, as_of: AsOf, row_inputs: AsOf, followed: Collection[SourceID]
+        self,
+        table: Source,
+        as_of: AsOf,
+        row_inputs: AsOf,
+        followed: Collection[SourceID],
+        seen: set[tuple[SourceID, AsOf, AsOf]],
     ) -> bool:
+        seen.add((table.source_id, as_of, row_inputs))
         read = {v.version for v in row_inputs if v.raw == table.build_id}
         now = self.world.readable(table)
         if now is not None and content_version(table, now) in read:
@@ -142,8 +155,9 @@ class Redrawn:
         if former:
             as_of, row_inputs = former[0].as_of, former[0].inputs
         return any(
-            self._is_redrawn(below, as_of, row_inputs, followed)
+            self._is_redrawn(below, as_of, row_inputs, followed, seen)
             for below in _dissolved(self.project, table, followed)
+            if (below.source_id, as_of, row_inputs) not in seen
         )
 
 

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 import pytest
 from conftest import with_programs_of
 
+from persist_assets.core.model.plans import Increment, Step
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.snapshots import RawVersion, Snapshot
 from persist_assets.core.model.sources import Source
 from persist_assets.planning.inputs import content_version
-from persist_assets.planning.redrawn import Redrawn
+from persist_assets.planning.redrawn import Redrawn, names_of_redrawn
 from persist_assets.planning.world import World
 
 RAW = "CREATE TABLE t (day DATE, a INT, d DOUBLE) USING parquet LOCATION 'raw';\n"
@@ -95,3 +96,28 @@ def test_tables_computed_from_tainted_rows_may_have_other_rows() -> None:
     other = replace(snapshot(q, 1, "e"), built_at=datetime(2026, 1, 2, tzinfo=UTC))
     builds[q.build_id] = [q2, other, q1]
     assert redrawn({p.build_id: p2, q.build_id: q2}) == {q.build_id}
+
+
+def test_graphs_with_many_paths_are_searched_once() -> None:
+    """Each of 24 layers reads the one below twice: there are 2^24 paths."""
+    layers = ["--@ persist\nCREATE VIEW a0 AS SELECT day, a FROM t;"]
+    layers += ["--@ persist\nCREATE VIEW b0 AS SELECT day, a + 1 AS a FROM t;"]
+    for n in range(1, 25):
+        for name, other in (("a", "b"), ("b", "a")):
+            query = f"SELECT day, a FROM a{n - 1} UNION ALL SELECT day, a + {n} FROM {other}{n - 1}"
+            layers.append(f"--@ persist\nCREATE VIEW {name}{n} AS {query};")
+    layers.append(
+        "--@ persist refresh=incremental watermark=day\n"
+        "CREATE VIEW r AS SELECT day, sum(a) AS a FROM a24 GROUP BY day;"
+    )
+    made = project("\n".join(layers))
+    steps = {
+        s.source_id: Step(
+            s.source_id, "build", s.build_id, (), increment=Increment(snapshot(s, 1, "x"))
+        )
+        for s in made.persisted
+    }
+    world = World("dev", {}, {}, "2026-01-03", "2026-01-03T00:00:00+00:00", {})
+    r = named(made, "r")
+    assert names_of_redrawn(made, r, (), (), world, steps) == []
+    assert Redrawn(made, world, (), lambda _: ()).of(r, (), ()) == set()
