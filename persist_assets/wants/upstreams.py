@@ -175,7 +175,12 @@ def _read_service(
     """Yield the pages of a service's events after a cursor; see `persist serve`."""
     idx, log_id, trimmed = (cursor.get(name) for name in ("idx", "log_id", "trimmed_to"))
     at = idx if isinstance(idx, int) else 0
-    last, fits = at, [matcher(p) for p in upstream.patterns]
+    fits = [matcher(p) for p in upstream.patterns]
+    followed = {"followed": [*upstream.patterns, upstream.environment]}
+    if at and cursor.get("followed", followed["followed"]) != followed["followed"]:
+        at, trimmed, cursor = 0, None, {"idx": 0, "log_id": log_id, **followed}
+        yield _Page(cursor, {}, moved=True, reset="other partitions of it are followed now")
+    last = at
     for _ in range(_MOST_PAGES):
         parameters = {
             "since_idx": at,
@@ -207,12 +212,17 @@ def _read_service(
             cursor = beginning
             yield _Page(beginning, {}, moved=True, reset=why)
             continue
+        served, former = page.get("environment"), cursor.get("environment")
+        if at and upstream.environment is None and former and served not in (None, former):
+            at, last, trimmed, cursor = 0, 0, None, {"idx": 0, "log_id": log_id, **followed}
+            why = f"it serves the environment {served} instead of {former}"
+            yield _Page(cursor, {}, moved=True, reset=why)
+            continue
         log_id, trimmed = new_id, trimmed if at else _trimmed_in(page)
         states, following, head = _events(page, at, upstream, fits)
-        served = page.get("environment")
         served_environment = {"environment": served} if isinstance(served, str) else {}
         begun = {"trimmed_to": trimmed} if trimmed else {}
-        other = {"log_id": log_id, **served_environment, **begun}
+        other = {"log_id": log_id, **served_environment, **begun, **followed}
         far = following - last >= _FAR or any(cursor.get(k) != v for k, v in other.items())
         moved = bool(states) or far
         cursor = {**cursor, "idx": following, **other}

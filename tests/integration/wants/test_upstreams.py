@@ -50,6 +50,7 @@ class Other:
     """Another graph: a ledger whose events are served as `persist serve` does."""
 
     def __init__(self, url: str) -> None:
+        self.environment: str | None = None
         self.ledger, self.log_id, self.begun = Ledger(url), "one", threading.Event()
         self.answers: list[tuple[int, bytes]] = []
         self.asked: list[str] = []
@@ -91,7 +92,10 @@ class Other:
         found, following = self.ledger.events.search(
             since, limit=3, kinds=parameters["kinds"], patterns=parameters["patterns"]
         )
+        if self.environment is not None:
+            found = [e for e in found if e.data["environment"] == self.environment]
         recorded = {
+            "environment": self.environment,
             "events": [EventDocument.of(event).as_json() for event in found],
             "next_idx": following,
             "head": head,
@@ -243,6 +247,37 @@ def test_evaluations_of_an_upstream_add_no_events_to_our_ledger(ours: Ours, othe
     other.happens("evaluation", *days(1, 2, 3))
     assert ours.sync() == ((), None)
     assert ours.ledger.events.position() == at
+
+
+@pytest.mark.proves("W32")
+def test_events_are_read_from_the_start_if_other_partitions_are_followed(
+    ours: Ours, other: Other
+) -> None:
+    other.happens("partition-available", *days(1), "data/orders/1")
+    ours.sync()
+    assert ours.available_refs() == {*days(1)}
+    ours.upstream = replace(ours.upstream, patterns=("data/orders/*",))
+    available, problem = ours.sync()
+    assert (available, problem) == (("data/orders/1",), "other partitions of it are followed now")
+    assert ours.available_refs() == {"data/orders/1"}
+    assert ours.sync() == ((), None)
+
+
+@pytest.mark.proves("W32")
+def test_events_are_read_from_the_start_if_another_environment_is_served(
+    ours: Ours, other: Other
+) -> None:
+    other.environment = "prod"
+    other.happens("partition-available", *days(1))
+    other.happens("partition-available", *days(2), environment="staging")
+    ours.sync()
+    assert ours.available_refs() == {*days(1)}
+    other.environment = "staging"
+    available, problem = ours.sync()
+    assert available == (*days(2),)
+    assert problem == "it serves the environment staging instead of prod"
+    assert ours.available_refs() == {*days(2)}
+    assert ours.sync() == ((), None)
 
 
 @pytest.mark.parametrize("how", ["another log", "a shorter log"])
