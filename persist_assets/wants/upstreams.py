@@ -182,23 +182,8 @@ def _read_service(
         yield _Page(cursor, {}, moved=True, reset="other partitions of it are followed now")
     last = at
     for _ in range(_MOST_PAGES):
-        parameters = {
-            "since_idx": at,
-            "limit": _PAGE,
-            "patterns": upstream.patterns,
-            "kinds": [*_KINDS],
-            **({"environment": upstream.environment} if upstream.environment else {}),
-            **({"log_id": log_id} if log_id else {}),
-            **({"trimmed_to": trimmed} if trimmed else {}),
-        }
-        where = f"{upstream.url}/api/v1/events?{urlencode(parameters, doseq=True)}"
-        status, answer = ask(where, token)
-        if status not in (200, 409):
-            raise NoAnswer(f"it responded with {status}{reason_in(answer)}")
-        page = object_of(answer)
+        status, page = _ask(upstream, at, log_id, trimmed, token)
         new_id = page.get("log_id")
-        if new_id is not None and not isinstance(new_id, str):
-            raise NoAnswer("the `log_id` of its response is not a string")
         other = log_id is not None and new_id != log_id
         if status == 409 or other:
             if at == 0 and not other:
@@ -233,6 +218,29 @@ def _read_service(
         yield _Page(cursor, states, moved)
         if ended:
             return
+
+
+def _ask(
+    upstream: Upstream, at: int, log_id: Any, trimmed: Any, token: str | None
+) -> tuple[int, dict[str, Any]]:
+    """Return the status of a service's response, 200 or 409, and its document."""
+    parameters = {
+        "since_idx": at,
+        "limit": _PAGE,
+        "patterns": upstream.patterns,
+        "kinds": [*_KINDS],
+        **({"environment": upstream.environment} if upstream.environment else {}),
+        **({"log_id": log_id} if log_id else {}),
+        **({"trimmed_to": trimmed} if trimmed else {}),
+    }
+    where = f"{upstream.url}/api/v1/events?{urlencode(parameters, doseq=True)}"
+    status, answer = ask(where, token)
+    if status not in (200, 409):
+        raise NoAnswer(f"it responded with {status}{reason_in(answer)}")
+    page = object_of(answer)
+    if not isinstance(page.get("log_id"), str | None):
+        raise NoAnswer("the `log_id` of its response is not a string")
+    return status, page
 
 
 def _events(
