@@ -612,13 +612,15 @@ class Observer:
         self, sources: Iterable[Source], world: World
     ) -> dict[tuple[SourceID, AsOf, AsOf], frozenset[BuildID]]:
         """Return the tables computed again since, for all rows of incremental sources."""
-        redrawn = Redrawn(self.project, world, self.marks(), cache(self._snapshots_of))
         rows = [
             (source.source_id, table.as_of, table.inputs)
             for source in sources
             if source.growth is not None and source.annotation.partition is None
             if (table := world.manifest.get(source.build_id)) is not None
         ]
+        if not rows and not world.aged:
+            return {}
+        redrawn = Redrawn(self.project, world, self.marks(), cache(self._snapshots_of))
         return {
             (source_id, as_of, row_inputs): redrawn.of(
                 self.project.by_id[source_id], as_of, row_inputs

@@ -375,6 +375,22 @@ def blame(
     return Blame(want.partition_ref, "", want.created_at, "queued")
 
 
+def scheduled_prefix(environment: str, asset_key: str) -> str:
+    """Return the beginning of the IDs of wants that a source's annotation makes."""
+    return f"{environment}:{asset_key}@"
+
+
+def is_scheduled(want_id: str) -> bool:
+    """Whether an ID begins as `scheduled_prefix` does, for any source.
+
+    Examples
+    --------
+    >>> is_scheduled("prod:flights/daily@2024-01-31"), is_scheduled("request-17")
+    (True, False)
+    """
+    return re.match("[^:@]+:[^@]+@", want_id) is not None
+
+
 def ref_of(asset_key: str, partition: str | None = None) -> PartitionRef:
     """Return the reference to a partition of this graph, or to a whole source."""
     return asset_key if partition is None else f"{asset_key}/{partition}"

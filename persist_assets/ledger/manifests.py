@@ -6,6 +6,7 @@ A change is one transaction: readers see all of a publication, promotion or roll
 from __future__ import annotations
 
 import getpass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -290,11 +291,11 @@ class Manifests(Part):
             if expected is not None:
                 _require_latest(connection, target, expected)
             entries: dict[str, str | None] = {}
-            shown: dict[str, Row[Any]] = {}
+            rows: dict[str, Row[Any]] = {}
             for row in connection.execute(query):
                 if row.build_id in snapshots and snapshot_of(row) == snapshots[row.build_id]:
                     entries[row.build_id] = row.build_uid
-                    shown[row.build_id] = row
+                    rows[row.build_id] = row
             missing = [s.source_id for b, s in snapshots.items() if b not in entries]
             if missing:
                 raise ConflictError(
@@ -306,8 +307,8 @@ class Manifests(Part):
             idx = self._events.append(connection, "promoted", data)
             move = _by(by) | {"kind": "promote", "why": why or f"from {sources[0]}"}
             move_entries(self._events, connection, idx, target, entries, move)
-            announced = [build_of(shown[build_id]) for build_id in {*(refs or {}).values()}]
-            self._events.append_all(connection, announcements(announced, refs or {}, target))
+            shown = {build_id: build_of(rows[build_id]) for build_id in {*(refs or {}).values()}}
+            self._announce(connection, target, refs or {}, shown)
             if malloy is not None:
                 set_malloy(connection, idx, target, malloy)
         return idx
@@ -357,7 +358,7 @@ class Manifests(Part):
             entries = {b.build_id: b.build_uid for b in adopted}
             move = {"kind": "promote", "why": why}
             move_entries(self._events, connection, idx, environment, entries, move)
-            self._events.append_all(connection, announcements(adopted, refs or {}, environment))
+            self._announce(connection, environment, refs or {}, {b.build_id: b for b in adopted})
             current = _malloy_ids(connection, environment)
             set_malloy(connection, idx, environment, {**malloy, **current})
         return idx
@@ -510,6 +511,18 @@ class Manifests(Part):
             data = {"undone": sorted(moved)}
             move = _by(by) | {"kind": "rollback", "why": why}
             return self._take_back(connection, environment, these, expected, move, data, moved)
+
+    def _announce(
+        self,
+        connection: Connection,
+        environment: str,
+        refs: Mapping[PartitionRef, BuildID],
+        shown: Mapping[BuildID, Build],
+    ) -> None:
+        """Record that partitions are available in an environment, whose readers get some builds."""
+        here = {b: replace(build, environment=environment) for b, build in shown.items()}
+        news = announcements({ref: here[build_id] for ref, build_id in refs.items()})
+        self._events.append_all(connection, news)
 
     def _take_back(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from persist_assets.ledger.tables import availability, builds, events, manifest_
 from persist_assets.ledger.taints import marked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from sqlalchemy.engine import Connection
@@ -169,30 +168,15 @@ class Partitions(Part):
                 for part in in_parts(uids):
                     these = is_entry, builds.c.snapshot_uid.in_(part), known_at < at
                     connection.execute(builds.update().where(*these).values(current_at=at))
-            news = [
-                ("partition-available", {**event_data(build), "partition_ref": ref})
-                for ref, build in available.items()
-                if uid_of[ref] not in tainted
-            ]
-            self._events.append_all(connection, news)
+            usable = {ref: b for ref, b in available.items() if uid_of[ref] not in tainted}
+            self._events.append_all(connection, announcements(usable))
 
 
-def announcements(
-    shown: Iterable[Build], refs: Mapping[PartitionRef, BuildID], environment: str
-) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events of partitions that become available in an environment.
-
-    Parameters
-    ----------
-    shown
-        The builds whose snapshots readers get.
-    refs
-        The partitions, each with the BuildID of its table.
-    """
-    data = {b.build_id: event_data(replace(b, environment=environment)) for b in shown}
+def announcements(available: Mapping[PartitionRef, Build]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of partitions that become available, each with the build of its rows."""
     return [
-        ("partition-available", {**data[build_id], "partition_ref": ref})
-        for ref, build_id in refs.items()
+        ("partition-available", {**event_data(build), "partition_ref": ref})
+        for ref, build in available.items()
     ]
 
 

@@ -122,6 +122,11 @@ def decide(
     return Promotion(snapshots, tuple(sources), tuple(refused), replaced)
 
 
+def is_due(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
+    """Whether a build would give readers something else than they get now."""
+    return step.action == "build" or is_elsewhere(step, manifest)
+
+
 def is_elsewhere(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
     """Whether a build would reuse another environment's snapshot, which readers do not get yet."""
     if step.snapshot is None:

@@ -14,7 +14,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import BuildID, SourceID
 from persist_assets.core.model.snapshots import AsOf, RawVersion, Snapshot
 from persist_assets.core.partitions import corners
-from persist_assets.planning.promotion import is_elsewhere
+from persist_assets.planning.promotion import is_due
 from persist_assets.planning.world import CLOCK
 from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
@@ -107,7 +107,7 @@ def run_requests(
     """
     groups: dict[Partitioning | None, list[Step]] = {}
     for step in planned.steps:
-        if step.action == "build" or is_elsewhere(step, manifest):
+        if is_due(step, manifest):
             partition = project.by_id[step.source_id].annotation.partition
             groups.setdefault(partition, []).append(step)
     building = {step.source_id for steps in groups.values() for step in steps}
@@ -119,11 +119,11 @@ def run_requests(
                 waiting.add(step.source_id)
         ready = [step for step in steps if step.source_id not in waiting]
         # Another environment's table, which has all partitions, comes with all of them.
-        keys_of = {
+        built_keys = {
             s.source_id: (s.keys if s.action == "build" else order.get(s.source_id)) or ()
             for s in ready
         }
-        if not ready or (partition is not None and not any(keys_of.values())):
+        if not ready or (partition is not None and not any(built_keys.values())):
             continue
         # Published snapshots are part of the key, because data may return to an earlier state.
         snapshots = (manifest.get(s.build_id) for s in ready)
@@ -131,7 +131,7 @@ def run_requests(
         state = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], published
         tags: dict[str, str] = {}
         if partition is not None:
-            keys = [key for some in keys_of.values() for key in some]
+            keys = [key for some in built_keys.values() for key in some]
             first, last = corners(partition, order[ready[0].source_id], keys)
             tags = {FIRST: first, LAST: last}
         yield dg.RunRequest(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,13 +35,14 @@ from persist_assets.core.wants import (
     Want,
     blame,
     evaluate,
+    is_scheduled,
     ref_of,
     split_graph,
     warn_unknown_graphs,
 )
 from persist_assets.ledger.taints import Taint
 from persist_assets.planning.inputs import CONTENT, rows_version
-from persist_assets.planning.promotion import is_elsewhere
+from persist_assets.planning.promotion import is_due
 from persist_assets.planning.reach import reached_by, with_needed
 from persist_assets.planning.takeovers import with_takeovers
 from persist_assets.planning.world import is_history, older_code
@@ -212,7 +212,7 @@ def _find_current(observer: Observer, places: Mapping[PartitionRef, Place]) -> s
     current: set[PartitionRef] = set()
     for ref, place in targets.places.items():
         step = steps[place.source.source_id]
-        to_build = step.action == "build" or is_elsewhere(step, manifest)
+        to_build = is_due(step, manifest)
         if step.action == "build" and place.key is not None and step.keys is not None:
             to_build = place.key in step.keys
         if not to_build:
@@ -469,10 +469,6 @@ def next_due(observer: Observer) -> datetime | None:
     return min((due for due in dues if due > now), default=None)
 
 
-_SCHEDULED = re.compile(r"^[^:@]+:[^@]+@")
-"""The beginning of the IDs of wants that annotations make: see `schedules`."""
-
-
 def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
     """Return a want with its full reference, and warnings about it.
 
@@ -484,7 +480,7 @@ def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
         A text, a time or a duration is invalid, or a dependency names no graph.
     """
     _check_texts(want)
-    if _SCHEDULED.search(want.want_id):
+    if is_scheduled(want.want_id):
         raise SettingsError(
             f"`{want.want_id}` is reserved for wants of annotations", hint="use an ID without `:`"
         )

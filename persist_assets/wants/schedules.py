@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.partitions import FORMATS, following, limits, split
-from persist_assets.core.wants import Want, ref_of
+from persist_assets.core.wants import Want, ref_of, scheduled_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +47,9 @@ def make_wants(observer: Observer, by: str) -> list[Want]:
         want = source.annotation.want
         if want is None:
             continue
-        last = ledger.wants.find_last_end(_beginning(observer, source))
+        last = ledger.wants.find_last_end(
+            scheduled_prefix(observer.settings.environment, source.key)
+        )
         due = [*_due(observer, source, want, by, last)]
         with suppress(ConflictError):  # another process made it from an earlier annotation
             wants += ledger.wants.create(due) if due else ()
@@ -105,10 +107,6 @@ def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> s
             return f"{time} {1 + days} * *"
 
 
-def _beginning(observer: Observer, source: Source) -> str:
-    return f"{observer.settings.environment}:{source.key}@"
-
-
 def _zone(observer: Observer, source: Source) -> ZoneInfo:
     partition, want = source.annotation.partition, source.annotation.want
     if partition is not None and partition.time is not None:
@@ -121,7 +119,7 @@ def _due(
 ) -> Iterator[Want]:
     """Yield the wants of windows that have ended since the last want's window did."""
     zone, form = _zone(observer, source), FORMATS[want.every]
-    first = _beginning(observer, source)
+    first = scheduled_prefix(observer.settings.environment, source.key)
     partition = source.annotation.partition
     time = partition.time if partition is not None else None
     keys = observer.keys().get(source.source_id, ()) if time is not None else ()

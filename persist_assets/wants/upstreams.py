@@ -175,12 +175,8 @@ def _read_service(
     """Yield the pages of a service's events after a cursor; see `persist serve`."""
     idx, log_id, trimmed = (cursor.get(name) for name in ("idx", "log_id", "trimmed_to"))
     at = idx if isinstance(idx, int) else 0
-    fits = [matcher(p) for p in upstream.patterns]
+    last, fits = at, [matcher(p) for p in upstream.patterns]
     followed = {"followed": [*upstream.patterns, upstream.environment]}
-    if at and cursor.get("followed", followed["followed"]) != followed["followed"]:
-        at, trimmed, cursor = 0, None, {"idx": 0, "log_id": log_id, **followed}
-        yield _Page(cursor, {}, moved=True, reset="other partitions of it are followed now")
-    last = at
     for _ in range(_MOST_PAGES):
         status, page = _ask(upstream, at, log_id, trimmed, token)
         new_id = page.get("log_id")
@@ -197,10 +193,9 @@ def _read_service(
             cursor = beginning
             yield _Page(beginning, {}, moved=True, reset=why)
             continue
-        served, former = page.get("environment"), cursor.get("environment")
-        if at and upstream.environment is None and former and served not in (None, former):
+        served, why = page.get("environment"), _why_anew(upstream, cursor, page)
+        if at and why is not None:
             at, last, trimmed, cursor = 0, 0, None, {"idx": 0, "log_id": log_id, **followed}
-            why = f"it serves the environment {served} instead of {former}"
             yield _Page(cursor, {}, moved=True, reset=why)
             continue
         log_id, trimmed = new_id, trimmed if at else _trimmed_in(page)
@@ -218,6 +213,17 @@ def _read_service(
         yield _Page(cursor, states, moved)
         if ended:
             return
+
+
+def _why_anew(upstream: Upstream, cursor: Mapping[str, Any], page: Mapping[str, Any]) -> str | None:
+    """Return why what was read up to a cursor is not what is followed now; None: it is."""
+    followed = [*upstream.patterns, upstream.environment]
+    if cursor.get("followed", followed) != followed:
+        return "other partitions of it are followed now"
+    served, former = page.get("environment"), cursor.get("environment")
+    if upstream.environment is None and former and served not in (None, former):
+        return f"it serves the environment {served} instead of {former}"
+    return None
 
 
 def _ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from persist_assets.planning.promotion import is_elsewhere
+from persist_assets.planning.promotion import is_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -107,19 +107,19 @@ def _describe(source: Source, facts: Facts) -> SourceStatus:
         beyond = (facts.now - snapshot.known_at).total_seconds() - fresh.window_s
         late += [beyond] if beyond > 0 else []
     step = facts.steps.get(source_id) if facts.steps is not None else None
-    comes = step is not None and is_elsewhere(step, facts.manifest)
-    is_due = comes or (step is not None and step.action == "build")
+    is_stale = step is not None and is_due(step, facts.manifest)
     tests: dict[State, bool] = {
         "building": building is not None,
         "failed": last is not None and last.state == "failed",
         "late": bool(late),
         "tainted": snapshot is not None and snapshot.build_uid in facts.marks,
         "unbuilt": snapshot is None,
-        "stale": snapshot is not None and is_due,
+        "stale": snapshot is not None and is_stale,
         "unknown": snapshot is not None and step is None,
     }
     states: tuple[State, ...] = tuple(s for s in STATES if tests.get(s)) or ("current",)
-    why = "; ".join(r.message for r in step.reasons) if step is not None and is_due else ""
-    why = why or ("another environment has newer rows" if comes else "")
+    why = "; ".join(r.message for r in step.reasons) if step is not None and is_stale else ""
+    if is_stale and not why:
+        why = "another environment has newer rows"
     late_s = max(late) if late else None
     return SourceStatus(source, states, snapshot, last, building, why, late_s)

@@ -231,23 +231,23 @@ def test_unselected_partitions_stay_stale_until_they_are_built(
     january(root)
     first = builder.build(named(builder, "daily"))
     put(root, [(day(2), "LGA", 5), (day(3), "LGA", 7)])
-    again = make_builder(root=root, now=LATER)
-    computed, snapshot = built(again, "daily", ["2024-01-03"])
+    later = make_builder(root=root, now=LATER)
+    computed, snapshot = built(later, "daily", ["2024-01-03"])
     assert computed == ["2024-01-03"]
     assert snapshot.partitions is not None
     assert len(snapshot.partitions.filled) == 2
     # The age of the table is that of its oldest partition.
     assert first.snapshot is not None
     assert snapshot.known_at == first.snapshot.known_at == NOW
-    computed, snapshot = built(again, "daily", ["2024-01-03"])
+    computed, snapshot = built(later, "daily", ["2024-01-03"])
     assert (computed, snapshot.known_at) == (None, first.snapshot.known_at)
     computed, snapshot = built(make_builder(root=root, now=LATER), "daily")
     assert (computed, snapshot.known_at) == (["2024-01-04"], LATER)
     check(make_builder(root=root), "daily")
     # A build that computes nothing announces no partition, least of all the whole table.
     assert built(make_builder(root=root), "daily")[0] is None
-    assert available(again, "dev") == {
-        f"m/daily/{key}" for key in order(again, named(again, "daily"))
+    assert available(later, "dev") == {
+        f"m/daily/{key}" for key in order(later, named(later, "daily"))
     }
 
 

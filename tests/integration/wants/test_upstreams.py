@@ -89,14 +89,14 @@ class Other:
         if since > head or parameters.get("log_id", [self.log_id]) != [self.log_id]:
             recorded = {"code": "history-reset", "head": head, "log_id": self.log_id}
             return 409, json.dumps(recorded).encode()
-        found, following = self.ledger.events.search(
+        news, following = self.ledger.events.search(
             since, limit=3, kinds=parameters["kinds"], patterns=parameters["patterns"]
         )
         if self.environment is not None:
-            found = [e for e in found if e.data["environment"] == self.environment]
+            news = [e for e in news if e.data["environment"] == self.environment]
         recorded = {
             "environment": self.environment,
-            "events": [EventDocument.of(event).as_json() for event in found],
+            "events": [EventDocument.of(event).as_json() for event in news],
             "next_idx": following,
             "head": head,
             "log_id": self.log_id,
