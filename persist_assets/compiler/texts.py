@@ -44,7 +44,7 @@ _NEW_OPTIONS = ("cursor", "reading")
 ROWS: Mapping[str, int] = {
     "all": 1,
     "sql": 3,
-    "malloy": 1,
+    "malloy": 2,
     "python": 2,
     "raw": 1,
     "merge": 1,
