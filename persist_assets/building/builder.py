@@ -9,7 +9,7 @@ Until the last step readers see what they saw before. A process that dies leaves
 files that no version holds, or a version that no manifest names. The next build of the source takes
 the lease over, tidies the table and starts again.
 
-A build may stop before its publication and be parked, without its lease, until its turn comes
+A build may stop before its publication and be parked, without its leases, until its turn comes
 (`park`, `resume`): builds of the same run already read it, no other reader does.
 """
 
@@ -40,7 +40,7 @@ from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.tables import Tables
-from persist_assets.building.takeovers import lease_names, take_over
+from persist_assets.building.takeovers import in_turn, lease_names, take_over
 from persist_assets.building.telling import during, publishing, tell_ended, tell_started
 from persist_assets.core.errors import BuildError, ConflictError, PersistError, StorageError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
@@ -228,7 +228,7 @@ class Builder:
         check_names(self.settings, self.project, self.engine, source)
         self.observer.pins.sync([source.source_id])
         take_over(self.observer, self.run_id)
-        with self._leased(source) as lease:
+        with self._leased(source) as (held,):
             world = self.observer.observe([source], is_whole)
             step = plan_step(
                 self.observer,
@@ -240,7 +240,7 @@ class Builder:
                 recompute_span=recompute_span,
             )
             started = start(self.observer, self.tables, source, step, world)
-            work = PendingBuild(started, self._new_build(started), lease)
+            work = PendingBuild(started, self._new_build(started), held)
             with during(work), self._recorded(work):
                 self._record_started(work)
                 if step.snapshot is not None:
@@ -272,7 +272,9 @@ class Builder:
         started, build = work.started, work.build
         with self._lock:
             alive = [w.build.build_uid for w in self._parked.values()]
-        self.tables.tidy(started.table, alive)
+        # An upgrade lets builds reuse tables that others still write, under leases not held here.
+        if started.step.snapshot is None or started.table == started.source.table:
+            self.tables.tidy(started.table, alive)
         self.ledger.builds.record_started(
             build,
             started.table,
@@ -474,11 +476,11 @@ class Builder:
         PersistError
             The build failed; the failure is recorded.
         """
-        with self._leased(work.source) as lease:
+        with self._leased(work.source) as (held,):
             usable = self._is_usable(work)
             try:
                 if usable:
-                    work.lease, work.state = lease, "open"
+                    work.leases, work.state = held, "open"
                     with self._recorded(work):
                         yield work
             finally:
@@ -526,7 +528,8 @@ class Builder:
         for work in works:
             log.warning("action=leave-behind source=%s", work.source.source_id)
             self._record_failed(work, "interrupted before it ended")
-            self.ledger.leases.release(work.lease)
+            for lease in work.leases:
+                self.ledger.leases.release(lease)
 
     # ------------------------------------------------------------------------------ publishing
 
@@ -560,18 +563,14 @@ class Builder:
         """
         with self._lock:
             works = sorted(self._parked.values(), key=lambda w: w.source.build_id)
-        leases: dict[str, Lease] = {}
-        with ExitStack() as held_leases:
-            for work in works:
-                build_id = work.source.build_id
-                if build_id not in leases:  # two sources may have one BuildID
-                    leases[build_id] = held_leases.enter_context(self._leased(work.source))
+        with self._leased(*(work.source for work in works)) as held:
+            for work, leases in zip(works, held, strict=True):
                 if not self._is_usable(work):
                     raise ConflictError(
                         f"`{work.source.name}` changed during the build of other partitions",
                         hint="the next request builds it again",
                     )
-                work.lease = leases[build_id]
+                work.leases = leases
             publications = [self._publication(work) for work in works]
             with publishing(works):
                 self.ledger.builds.publish_together(
@@ -642,7 +641,7 @@ class Builder:
             work.build,
             work.snapshot,
             work.checks,
-            work.lease,
+            work.leases,
             moves=not inherited,
             refs=work.started.refs,
             kept_rows=work.started.kept_rows,
@@ -668,13 +667,17 @@ class Builder:
     # ---------------------------------------------------------------------- leases and tidying
 
     @contextmanager
-    def _leased(self, source: Source) -> Generator[Lease]:
-        """Hold the leases for a build of a source; see `lease_names`."""
-        names = lease_names(self.observer, source)
+    def _leased(self, *sources: Source) -> Generator[list[tuple[Lease, ...]]]:
+        """Hold the leases for builds of sources, each once; yield those of each source."""
+        names = [lease_names(self.observer, source) for source in sources]
         with ExitStack() as stack:
-            holds = [self.ledger.leases.hold(n, self._holder(), over=self.over) for n in names]
-            leases = {lease.name: lease for lease in map(stack.enter_context, holds)}
-            yield leases[f"build {source.build_id}"]
+            held = {
+                name: stack.enter_context(
+                    self.ledger.leases.hold(name, self._holder(), over=self.over)
+                )
+                for name in in_turn(names)
+            }
+            yield [tuple(held[name] for name in own) for own in names]
 
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"

@@ -5,7 +5,7 @@
     will do     the table   blocking  table, which no         see it
                 directory   failure   reader knows yet
 
-`PendingBuild` is the handle that carries a build from one stage to the next, and its lease with it.
+`PendingBuild` is the handle that carries a build and its leases from one stage to the next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A planned build, under its lease.
+    """A planned build, under its leases.
 
     Attributes
     ----------
@@ -139,14 +139,16 @@ class Computed:
 class PendingBuild:
     """A build up to its publication.
 
-    Whoever opened it with `Builder.work` owns its lease until the block ends. A parked build has
-    given its lease back; `Builder.resume` and `Builder.publish_parked` take a new one. Nothing here
+    Whoever opened it with `Builder.work` owns its leases until the block ends. A parked build has
+    given them back; `Builder.resume` and `Builder.publish_parked` take new ones. Nothing here
     survives its process: Dagster's steps can hand it to each other only in one process.
 
     Attributes
     ----------
     build
         Its record in the ledger.
+    leases
+        The leases under which it writes its table, and continues its history.
     computed
         None: not computed yet, or a table is reused.
     checks
@@ -159,12 +161,12 @@ class PendingBuild:
     inherited
         Readers see the snapshot already, in an environment that theirs reads.
     state
-        ``parked``: it waits for its publication, without its lease.
+        ``parked``: it waits for its publication, without its leases.
     """
 
     started: Started
     build: Build
-    lease: Lease
+    leases: tuple[Lease, ...]
     computed: Computed | None = None
     checks: tuple[CheckResult, ...] = ()
     snapshot: Snapshot | None = None

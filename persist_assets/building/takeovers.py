@@ -13,6 +13,8 @@ from persist_assets.planning.diff import recorded_reads
 from persist_assets.planning.takeovers import find_takeovers, names_in, versions_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from persist_assets.building.observe import Observer
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.project import Project
@@ -152,7 +154,7 @@ def _build(observer: Observer, source: Source, snapshot: Snapshot) -> Build:
 
 
 def lease_names(observer: Observer, source: Source) -> list[str]:
-    """Return the leases that a build of a source needs, in the order in which all builds take them.
+    """Return the names of the leases that a build of a source needs.
 
     A history has a lease of its own, whatever the source means. A table that was taken over may
     still be written by processes of the former release, under the former BuildID.
@@ -163,4 +165,10 @@ def lease_names(observer: Observer, source: Source) -> list[str]:
     build_ids = {build_id}
     if snapshot is not None and build_id[:12] not in snapshot.table:
         build_ids |= {*observer.ledger.builds.fetch_holding(snapshot.table).build_ids}
-    return [*names, *(f"build {other}" for other in sorted(build_ids))]
+    return [*names, *(f"build {other}" for other in build_ids)]
+
+
+def in_turn(names: Iterable[Iterable[str]]) -> list[str]:
+    """Return the names of leases in the order in which all builds take them, each once."""
+    every = {name for own in names for name in own}
+    return sorted(every, key=lambda name: (name.startswith("build "), name))

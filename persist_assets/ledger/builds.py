@@ -58,8 +58,8 @@ class Publication:
     ----------
     checks
         The results of its checks.
-    lease
-        The lease under which the snapshot was written.
+    leases
+        The leases under which the snapshot was written.
     moves
         Whether the manifest entry moves; otherwise readers get the snapshot from another
         environment.
@@ -76,7 +76,7 @@ class Publication:
     build: Build
     snapshot: Snapshot
     checks: Sequence[CheckResult]
-    lease: Lease | None = None
+    leases: Sequence[Lease] = ()
     moves: bool = True
     refs: Sequence[str] = ()
     kept_rows: Kept | None = None
@@ -176,7 +176,7 @@ class Builds(Part):
         Raises
         ------
         ConflictError
-            The lease is lost, so another process may write the table; the build was recorded as
+            A lease is lost, so another process may write the table; the build was recorded as
             interrupted; the snapshot was collected; or an input was tainted. Nothing was published.
         """
         with self._write() as connection:
@@ -211,8 +211,7 @@ class Builds(Part):
         request_id: str | None = None,
     ) -> None:
         build, snapshot = publication.build, publication.snapshot
-        if publication.lease is not None:
-            _require_lease(connection, publication.lease)
+        _require_leases(connection, publication.leases)
         read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
         reused = {snapshot.build_uid} - {build.build_uid}
         refuse_collected(connection, {uid for uid in read | reused if uid})
@@ -687,10 +686,11 @@ def _latest(instant: sa.Column[Any], test: sa.ColumnElement[bool]) -> sa.Select[
     return sa.select(builds).join(last, is_last).where(test)
 
 
-def _require_lease(connection: Connection, lease: Lease) -> None:
-    query = sa.select(leases.c.token).where(leases.c.name == lease.name)
-    if connection.scalar(query) != lease.token:
+def _require_leases(connection: Connection, held: Sequence[Lease]) -> None:
+    query = sa.select(leases.c.token).where(leases.c.token.in_([lease.token for lease in held]))
+    present = {*connection.scalars(query)}
+    if lost := [lease.name for lease in held if lease.token not in present]:
         raise ConflictError(
-            f"the lease on {lease.name} was lost during the build",
+            f"the lease on {lost[0]} was lost during the build",
             hint="the build sent no heartbeat for too long; try again",
         )

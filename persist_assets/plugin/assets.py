@@ -39,6 +39,7 @@ from persist_assets.plugin.events import (
     copy_observations,
     data_version,
     maker_of,
+    partition_events,
     report_raw_versions,
 )
 from persist_assets.plugin.io_manager import PersistIOManager
@@ -416,6 +417,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
                     if runtime.is_first(run.run_id, observation.asset_key):
                         context.log_event(observation)
                 yield _output(runtime, work)
+                yield from partition_events(context.instance, run, work)
         except CheckFailedError as error:
             yield from _results(builder, source, error.results)
             raise dg.Failure(str(error), allow_retries=False) from error

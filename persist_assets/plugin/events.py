@@ -23,7 +23,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
 from persist_assets.plugin.external import brought_metadata, looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
-from persist_assets.plugin.partitions import partition_tags
+from persist_assets.plugin.partitions import FIRST, PARTITION, partition_tags
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
 
 CODE_VERSION = "dagster/code_version"
@@ -132,6 +132,25 @@ def build_events(
         latest |= fetch_last_events(instance, [key])
     observations = (o for work in works for o in copy_observations(builder.observer, work.source))
     yield from {o.asset_key: o for o in observations}.values()
+
+
+def partition_events(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, work: PendingBuild
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield events for the partitions that a step computed, in a run without partitions.
+
+    They have the tags of the step's own materialization, which is the run's last one of the asset.
+    Without these, Dagster would count the partitions as fresh whatever changes.
+    """
+    partition, key = work.source.annotation.partition, dg.AssetKey(work.source.asset_key)
+    if partition is None or not work.step.keys or not {PARTITION, FIRST}.isdisjoint(run.tags):
+        return
+    latest = instance.fetch_materializations(key, limit=10).records
+    (record, *_) = (r for r in latest if r.run_id == run.run_id)
+    tags = record.event_log_entry.tags or {}
+    for part in work.step.keys:
+        part_tags = {**tags, **partition_tags(partition, part)}
+        yield dg.AssetMaterialization(key, partition=part, tags=part_tags)
 
 
 def report_raw_versions(

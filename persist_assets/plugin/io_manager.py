@@ -53,9 +53,6 @@ class PersistIOManager(dg.IOManager):
             snapshot = builder.publish(obj)
             metadata = output_metadata(builder, obj, snapshot)
             context.add_output_metadata(metadata)
-            if obj.step.keys and not context.has_asset_partitions:
-                for key in obj.step.keys:
-                    context.log_event(dg.AssetMaterialization(context.asset_key, partition=key))
         elif obj is not None:
             context.add_output_metadata(self._write_frame(builder, context.asset_key, obj))
 

@@ -176,7 +176,7 @@ def _read_service(
     idx, log_id, trimmed = (cursor.get(name) for name in ("idx", "log_id", "trimmed_to"))
     at = idx if isinstance(idx, int) else 0
     last, fits = at, [matcher(p) for p in upstream.patterns]
-    followed = {"followed": [*upstream.patterns, upstream.environment]}
+    followed = _followed(upstream)
     for _ in range(_MOST_PAGES):
         status, page = _ask(upstream, at, log_id, trimmed, token)
         new_id = page.get("log_id")
@@ -215,10 +215,15 @@ def _read_service(
             return
 
 
+def _followed(upstream: Upstream) -> dict[str, Any]:
+    """Return what is followed of a graph, as a part of its cursor."""
+    return {"followed": [*upstream.patterns, upstream.environment]}
+
+
 def _why_anew(upstream: Upstream, cursor: Mapping[str, Any], page: Mapping[str, Any]) -> str | None:
     """Return why what was read up to a cursor is not what is followed now; None: it is."""
-    followed = [*upstream.patterns, upstream.environment]
-    if cursor.get("followed", followed) != followed:
+    followed = _followed(upstream)
+    if {**followed, **cursor}["followed"] != followed["followed"]:
         return "other partitions of it are followed now"
     served, former = page.get("environment"), cursor.get("environment")
     if upstream.environment is None and former and served not in (None, former):
@@ -325,13 +330,16 @@ def _read_dagster(
     Dagster returns the history of an asset newest first. It is read back to the event that was the
     newest at the last reading; if that is gone, the history was reset.
     """
+    flags = {**_followed(upstream), **({"began_anew": True} if cursor.get("began_anew") else {})}
     assets: dict[str, Any] = {**cursor.get("assets", {})}
-    flags = {"began_anew": True} if cursor.get("began_anew") else {}
+    if assets and (why := _why_anew(upstream, cursor, {})) is not None:
+        assets = {}
+        yield _Page({**flags, "assets": {}}, {}, moved=True, reset=why)
     fits = [matcher(p) for p in upstream.patterns]
     every = _dagster_assets(upstream, token)
     latest = {ref: at for ref, at in every if _may_fit(upstream.patterns, ref)}
     states: dict[PartitionRef, State] = {}
-    moved = False
+    moved = "followed" not in cursor
     for ref in sorted(assets.keys() | latest.keys()):
         at, last = latest.get(ref), assets.get(ref)
         if at == (last and last["at"]):

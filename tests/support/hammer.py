@@ -110,7 +110,7 @@ class Worker:
             present = Snapshot(
                 uid, build.source_id, build_id, table, version, (), "c", version, 1, now
             )
-        self.ledger.builds.publish(Publication(build, present, [], lease=lease))
+        self.ledger.builds.publish(Publication(build, present, [], leases=[lease]))
         self.known.append(build_id)
 
     def promote(self) -> None:

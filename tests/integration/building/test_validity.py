@@ -600,6 +600,21 @@ def test_a_history_is_not_published_after_a_rollback_during_its_build(make: Make
 
 
 @pytest.mark.slow
+def test_a_history_is_not_published_without_its_own_lease(make: Make) -> None:
+    builder = make()
+    put(builder.settings.root, (1, "a"))
+    with (
+        pytest.raises(ConflictError, match=r"lease on history .* was lost"),
+        builder.work(named(builder, "p")) as work,
+    ):
+        assert [lease.name.split()[0] for lease in work.leases] == ["history", "build"]
+        # Another process took it over while this one was suspended.
+        builder.ledger.leases.release(work.leases[0])
+        builder.publish(work)
+    assert builder.ledger.manifests.fetch("dev") == {}
+
+
+@pytest.mark.slow
 def test_a_table_without_a_history_is_not_continued_as_one(make: Make) -> None:
     builder = make(PLAIN.replace(" refresh=snapshot key=id", ""))
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"

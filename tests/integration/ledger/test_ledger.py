@@ -234,7 +234,7 @@ def test_the_last_published_mapping_of_malloy_build_ids_applies(open_ledger: Ope
         build = a_build("5")
         ledger.builds.record_started(build, "t")
         ledger.builds.publish(
-            Publication(build, a_snapshot(build), [], lease=lost), malloy={"m": "build-a"}
+            Publication(build, a_snapshot(build), [], leases=[lost]), malloy={"m": "build-a"}
         )
     assert ledger.manifests.fetch_malloy("dev") == {}
 
@@ -468,10 +468,11 @@ def test_an_expired_lease_is_taken_over_and_its_holder_cannot_publish(open_ledge
     with ledger.leases.hold("x", "slow") as lost:
         age_leases(ledger, LEASE_S + 1)
         with (
+            ledger.leases.hold("w", "slow") as held,
             ledger.leases.hold("x", "quick"),
             pytest.raises(ConflictError, match="lease on x was lost"),
         ):
-            ledger.builds.publish(Publication(build, snapshot, [], lease=lost))
+            ledger.builds.publish(Publication(build, snapshot, [], leases=[held, lost]))
     assert ledger.manifests.fetch("dev") == {}
     assert "lease-broken" in [e.kind for e in ledger.events.fetch()]
 

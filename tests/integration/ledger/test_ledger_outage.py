@@ -262,7 +262,7 @@ def test_a_lease_survives_an_outage_shorter_than_its_expiry(
             other.leases.hold("x", "second", wait_s=0.1),
         ):
             pass
-        ledger.builds.publish(Publication(build, a_snapshot(build), [], lease=lease))
+        ledger.builds.publish(Publication(build, a_snapshot(build), [], leases=[lease]))
     assert expires_at() is None
 
 

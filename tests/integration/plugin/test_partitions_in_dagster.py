@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
 from deltalake import write_deltalake
 
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings.load import load_settings
 from persist_assets.plugin.partitions import FIRST, LAST
+from persist_assets.plugin.runs import open_instance, run_assets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +93,39 @@ def test_a_backfill_is_one_run_and_equals_an_unpartitioned_build(
     january = [r for r in read(builder, "plain") if r[0] < date(2024, 2, 1)]
     assert read(builder, "daily") == january
     assert len(january) == 31
+
+
+@pytest.mark.slow
+@pytest.mark.proves("K8")
+def test_a_build_without_partitions_reports_each_of_them_like_the_table(
+    load: Callable[..., dg.Definitions], root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PERSIST_ENV", "dev")  # `run_assets` sets them; `monkeypatch` restores them
+    settings = load_settings(root)
+
+    def build() -> None:
+        sources = [s for s in load_project(settings).persisted if s.name != "plain"]
+        assert run_assets(settings, sources, force=False, verbose=False).success
+
+    def stale(key: dg.AssetKey) -> dict[str | None, set[str]]:
+        graph = load(root).resolve_asset_graph()
+        with open_instance(settings) as instance:
+            resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+            keys = sorted(instance.get_materialized_partitions(key)) or [None]
+            assert len(keys) == {DAILY: 35, WEEKLY: 5}.get(key, 1)
+            causes = {k: {c.reason for c in resolver.get_stale_causes(key, k)} for k in keys}
+        return {k: reasons for k, reasons in causes.items() if reasons}
+
+    build()
+    assert [stale(key) for key in (DAILY, WEEKLY, TOTAL)] == [{}, {}, {}]
+    code = root / "sources" / "m.sql"
+    code.write_text(code.read_text().replace("sum(n) AS n FROM f", "max(n) AS n FROM f"))
+    changed = stale(DAILY)
+    assert len(changed) == 35
+    assert {r for reasons in changed.values() for r in reasons} == {"has a new code version"}
+    build()
+    assert [stale(key) for key in (DAILY, WEEKLY, TOTAL)] == [{}, {}, {}]
 
 
 @pytest.mark.proves("K8")

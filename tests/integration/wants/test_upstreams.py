@@ -432,6 +432,17 @@ def test_partitions_that_plain_dagster_materializes_become_available(
     assert ours.sync() == ((*days(9), *days(2)), None)
     assert ours.recorded() == [*days(*range(1, 9)), "plain", *days(9), *days(2)]
 
+    # What is followed of a known asset changes.
+    narrow = ours.upstream
+    ours.upstream = replace(narrow, patterns=("data/users/*-02", "data/users/*-07"))
+    why = "other partitions of it are followed now"
+    assert ours.sync() == ((*days(2, 7),), why)
+    assert ours.available_refs() == {*days(2, 7)}
+    assert ours.sync() == ((), None)
+    ours.upstream = narrow
+    assert ours.sync() == ((*days(*range(1, 10)), "plain"), why)
+    assert ours.available_refs() == {*days(*range(1, 10)), "plain"}
+
     instance.wipe_assets([users])
     materialize(users, "2024-01-05")
     available, problem = ours.sync()
