@@ -6,7 +6,6 @@ A change is one transaction: readers see all of a publication, promotion or roll
 from __future__ import annotations
 
 import getpass
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -16,7 +15,7 @@ from persist_assets.core.model.snapshots import ManifestChange, Move
 from persist_assets.core.wants import ACTIVE
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
-from persist_assets.ledger.partitions import announcements, restored_states, retractions
+from persist_assets.ledger.partitions import changed_partitions, restored_states, retractions
 from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.rows import (
     ENTRY,
@@ -258,7 +257,7 @@ class Manifests(Part):
         target: str,
         snapshots: Mapping[BuildID, Snapshot],
         *,
-        refs: Mapping[PartitionRef, BuildID] | None = None,
+        refs: Mapping[PartitionRef, BuildID | None] | None = None,
         expected: int | None = None,
         malloy: Mapping[BuildID, BuildID] | None = None,
         by: str | None = None,
@@ -273,7 +272,8 @@ class Manifests(Part):
         snapshots
             The snapshots to publish.
         refs
-            The partitions that become available, each with the BuildID of its table.
+            The partitions that become available, each with the BuildID of its table, and those that
+            readers lose, with None.
         expected
             The latest change of `target` when this was decided, 0: there was none; None: any.
         malloy
@@ -307,8 +307,9 @@ class Manifests(Part):
             idx = self._events.append(connection, "promoted", data)
             move = _by(by) | {"kind": "promote", "why": why or f"from {sources[0]}"}
             move_entries(self._events, connection, idx, target, entries, move)
-            shown = {build_id: build_of(rows[build_id]) for build_id in {*(refs or {}).values()}}
-            self._announce(connection, target, refs or {}, shown)
+            shown = {build_id: build_of(row) for build_id, row in rows.items()}
+            changes = changed_partitions(connection, target, refs or {}, shown)
+            self._events.append_all(connection, changes)
             if malloy is not None:
                 set_malloy(connection, idx, target, malloy)
         return idx
@@ -319,7 +320,7 @@ class Manifests(Part):
         environment: str,
         adopted: Sequence[Build],
         *,
-        refs: Mapping[PartitionRef, BuildID] | None = None,
+        refs: Mapping[PartitionRef, BuildID | None] | None = None,
         why: str,
         malloy: Mapping[BuildID, BuildID],
     ) -> int:
@@ -358,7 +359,9 @@ class Manifests(Part):
             entries = {b.build_id: b.build_uid for b in adopted}
             move = {"kind": "promote", "why": why}
             move_entries(self._events, connection, idx, environment, entries, move)
-            self._announce(connection, environment, refs or {}, {b.build_id: b for b in adopted})
+            shown = {b.build_id: b for b in adopted}
+            changes = changed_partitions(connection, environment, refs or {}, shown)
+            self._events.append_all(connection, changes)
             current = _malloy_ids(connection, environment)
             set_malloy(connection, idx, environment, {**malloy, **current})
         return idx
@@ -454,6 +457,7 @@ class Manifests(Part):
         to: int,
         *,
         expected: int,
+        lost: Collection[PartitionRef] = (),
         by: str | None = None,
         why: str | None = None,
     ) -> int:
@@ -465,6 +469,8 @@ class Manifests(Part):
             The change, 0 for before the first one.
         expected
             The latest change of the manifest, as far as the caller knows.
+        lost
+            The partitions that the restored tables lack.
         by
             The user to record; None: the user of this process.
 
@@ -478,7 +484,7 @@ class Manifests(Part):
         with self._write() as connection:
             data = {"to": to}
             move = _by(by) | {"kind": "rollback", "why": why or f"to {to}"}
-            idx = self._take_back(connection, environment, later, expected, move, data)
+            idx = self._take_back(connection, environment, later, expected, lost, move, data)
             set_malloy(connection, idx, environment, _malloy_ids(connection, environment, at=to))
         return idx
 
@@ -489,6 +495,7 @@ class Manifests(Part):
         moved: Mapping[int, Collection[BuildID]],
         *,
         expected: int,
+        lost: Collection[PartitionRef] = (),
         by: str | None = None,
         why: str,
     ) -> int:
@@ -498,7 +505,7 @@ class Manifests(Part):
         ----------
         moved
             The changes, each with the entries to undo: no later change has moved these.
-        expected, by
+        expected, lost, by
             See `roll_back`.
 
         Raises
@@ -510,19 +517,8 @@ class Manifests(Part):
         with self._write() as connection:
             data = {"undone": sorted(moved)}
             move = _by(by) | {"kind": "rollback", "why": why}
-            return self._take_back(connection, environment, these, expected, move, data, moved)
-
-    def _announce(
-        self,
-        connection: Connection,
-        environment: str,
-        refs: Mapping[PartitionRef, BuildID],
-        shown: Mapping[BuildID, Build],
-    ) -> None:
-        """Record that partitions are available in an environment, whose readers get some builds."""
-        here = {b: replace(build, environment=environment) for b, build in shown.items()}
-        news = announcements({ref: here[build_id] for ref, build_id in refs.items()})
-        self._events.append_all(connection, news)
+            back = environment, these, expected, lost, move, data, moved
+            return self._take_back(connection, *back)
 
     def _take_back(
         self,
@@ -530,6 +526,7 @@ class Manifests(Part):
         environment: str,
         changes: sa.ColumnElement[bool],
         expected: int,
+        lost: Collection[PartitionRef],
         move: Mapping[str, Any],
         data: Mapping[str, Any],
         only: Mapping[int, Collection[BuildID]] | None = None,
@@ -553,7 +550,7 @@ class Manifests(Part):
         values = {"environment": environment, **data, "entries": len(entries)}
         idx = self._events.append(connection, "rolled-back", values)
         gone = [build_id for build_id, before in entries.items() if before is None]
-        self._events.append_all(connection, retractions(connection, environment, gone))
+        self._events.append_all(connection, retractions(connection, environment, gone, lost))
         move_entries(self._events, connection, idx, environment, entries, move)
         changed = {row.build_id: row.change_id for row in undone}
         self._events.append_all(connection, restored_states(connection, environment, changed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -180,12 +181,44 @@ def announcements(available: Mapping[PartitionRef, Build]) -> list[tuple[str, di
     ]
 
 
-def retractions(
-    connection: Connection, environment: str, build_ids: Collection[BuildID]
+def changed_partitions(
+    connection: Connection,
+    environment: str,
+    refs: Mapping[PartitionRef, BuildID | None],
+    shown: Mapping[BuildID, Build],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events of available partitions whose tables an environment no longer has.
+    """Return the events of partitions after tables of other environments were published.
+
+    Parameters
+    ----------
+    refs
+        The partitions that become available, each with the BuildID of its table, and those that
+        readers lose, with None.
+    shown
+        The builds that readers get.
+    """
+    here = {b: replace(build, environment=environment) for b, build in shown.items()}
+    lost = [ref for ref, build_id in refs.items() if build_id is None]
+    available = {ref: here[build_id] for ref, build_id in refs.items() if build_id is not None}
+    return [*retractions(connection, environment, refs=lost), *announcements(available)]
+
+
+def retractions(
+    connection: Connection,
+    environment: str,
+    build_ids: Collection[BuildID] = (),
+    refs: Collection[PartitionRef] = (),
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of available partitions that an environment no longer has.
 
     Readers must not use them until they are built again.
+
+    Parameters
+    ----------
+    build_ids
+        The BuildIDs of which it has no table any more.
+    refs
+        Partitions that its tables lack.
     """
     query = (
         sa.select(availability.c.partition_ref, builds.c.build_id)
@@ -197,8 +230,10 @@ def retractions(
         )
     )
     lost: list[tuple[str, dict[str, Any]]] = []
-    for part in in_parts([*build_ids]):
-        for ref, build_id in connection.execute(query.where(builds.c.build_id.in_(part))):
+    tests = [builds.c.build_id.in_(part) for part in in_parts([*build_ids])]
+    tests += (availability.c.partition_ref.in_(part) for part in in_parts([*refs]))
+    for test in tests:
+        for ref, build_id in connection.execute(query.where(test)):
             data = {"environment": environment, "partition_ref": ref, "build_id": build_id}
             lost.append(("partition-tainted", data))
     return lost

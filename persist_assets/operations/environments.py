@@ -15,7 +15,7 @@ from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapsho
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.manifest_file import Refused, parse_manifest
 from persist_assets.planning.inputs import beneath
-from persist_assets.planning.promotion import Promotion, decide, shown_partitions
+from persist_assets.planning.promotion import Promotion, decide, lost_partitions, shown_partitions
 from persist_assets.storage.delta_tables import (
     find_parts,
     find_writer,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import ManifestChange
     from persist_assets.core.settings.values import Settings
+    from persist_assets.core.wants import PartitionRef
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.manifest_file import Entry, ManifestFile
 
@@ -268,12 +269,15 @@ def roll_back(
         raise ConflictError(f"cannot roll back: {', '.join(rollback.gone)} is gone")
     project = _publishing(settings, builder)
     latest = rollback.expected if expected is None else expected
+    lost = _lost_partitions(settings, project, rollback)
     if rollback.to is not None:
-        ledger.manifests.roll_back(environment, rollback.to, expected=latest, by=by, why=why)
+        ledger.manifests.roll_back(
+            environment, rollback.to, expected=latest, lost=lost, by=by, why=why
+        )
     else:
         moved = {c.change_id: c.moved for c in rollback.undone}
         reason = why or f"without {', '.join(map(str, sorted(moved)))}"
-        ledger.manifests.undo(environment, moved, expected=latest, by=by, why=reason)
+        ledger.manifests.undo(environment, moved, expected=latest, lost=lost, by=by, why=reason)
     export(settings, ledger)
     change = ledger.manifests.fetch_history(environment, limit=1)[0]
     _announce_moved(settings, ledger, project, builder, change.moves)
@@ -449,6 +453,20 @@ def _publishing(settings: Settings, builder: Builder | None) -> Project | None:
     return project
 
 
+def _lost_partitions(
+    settings: Settings, project: Project | None, rollback: Rollback
+) -> list[PartitionRef]:
+    """Return the partitions that tables have now and lack after a rollback."""
+    pairs = [
+        (move.after, move.before)
+        for move in rollback.moves
+        if move.after and move.before and move.before.partitions
+    ]
+    if not pairs:
+        return []
+    return lost_partitions(project or load_project(settings), pairs, datetime.now(UTC))
+
+
 def _announce_moved(
     settings: Settings,
     ledger: Ledger,
@@ -593,7 +611,7 @@ def import_entries(
             change = ledger.manifests.adopt(
                 settings.environment,
                 chosen,
-                refs=project and shown_partitions(project, moved, present, now),
+                refs=shown_partitions(project or load_project(settings), moved, present, now),
                 malloy=dict(read.malloy),
                 why=why,
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.snapshots import RawVersion
-from persist_assets.core.partitions import expand, keys_of
+from persist_assets.core.partitions import expand, filled_keys, keys, keys_of
 from persist_assets.core.wants import ref_of
 from persist_assets.planning.inputs import content_version, other_rows
 
@@ -171,15 +171,19 @@ def shown_partitions(
     snapshots: Iterable[Snapshot],
     before: Mapping[BuildID, Snapshot],
     now: datetime,
-) -> dict[PartitionRef, BuildID]:
+) -> dict[PartitionRef, BuildID | None]:
     """Return the partitions that snapshots bring to readers, and the tables without partitions.
+
+    Each has the BuildID of its table; partitions that readers no longer get have None.
 
     Parameters
     ----------
     before
         The snapshots that readers got. Partitions that these have from the same data are left out.
     """
-    refs, order = dict[str, "BuildID"](), keys_of(project, now)
+    pairs = [(former, s) for s in snapshots if (former := before.get(s.build_id))]
+    refs: dict[PartitionRef, BuildID | None] = dict.fromkeys(lost_partitions(project, pairs, now))
+    order = keys_of(project, now)
     for snapshot in snapshots:
         former = before.get(snapshot.build_id)
         former_groups = former.partitions.filled if former and former.partitions else ()
@@ -187,14 +191,37 @@ def shown_partitions(
             if snapshot.partitions is None:
                 refs[ref_of(source.key)] = snapshot.build_id
                 continue
-            keys = order[source.source_id]
+            known = order[source.source_id]
             same = {
                 (key, group.as_of, group.inputs)
                 for group in former_groups
-                for key in expand(keys, group.runs)
+                for key in expand(known, group.runs)
             }
             for group in snapshot.partitions.filled:
-                for key in expand(keys, group.runs):
+                for key in expand(known, group.runs):
                     if (key, group.as_of, group.inputs) not in same:
                         refs[ref_of(source.key, key)] = snapshot.build_id
+    return refs
+
+
+def lost_partitions(
+    project: Project, changes: Iterable[tuple[Snapshot, Snapshot]], now: datetime
+) -> list[PartitionRef]:
+    """Return the partitions that readers no longer get if snapshots replace others.
+
+    Parameters
+    ----------
+    changes
+        The snapshots of single BuildIDs that readers got, each with the one that they get now.
+    """
+    refs: list[PartitionRef] = []
+    for former, snapshot in changes:
+        if former.partitions is None or snapshot.partitions is None:
+            continue
+        for source in project.by_build_id.get(snapshot.build_id, ()):
+            partition = source.annotation.partition
+            order = keys(partition, now) if partition is not None else ()
+            present = filled_keys(order, snapshot.partitions.filled)
+            lost = filled_keys(order, former.partitions.filled) - present
+            refs += (ref_of(source.key, key) for key in order if key in lost)
     return refs

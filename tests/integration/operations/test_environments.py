@@ -6,13 +6,14 @@ import json
 import shutil
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.catalog_views import shown
@@ -22,7 +23,7 @@ from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.environments import import_manifest, promote, roll_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -352,6 +353,57 @@ def test_invalid_promotions_and_rollbacks_fail(root: Path, enter: Callable[..., 
     with pytest.raises(ConflictError, match=f"{table} version 0 is gone"):
         roll_back(dev.settings, dev.ledger)
     assert len(dev.ledger.manifests.fetch_history("dev")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W32")
+@pytest.mark.usefixtures("spark")
+def test_partitions_that_a_rollback_or_a_promotion_removes_are_not_available(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project(
+        {
+            "m.sql": "CREATE TABLE t (k DATE, a INT) USING delta LOCATION 't';\n"
+            '--@ persist partition=daily time_column=k start="2024-01-01" end="2024-01-04"\n'
+            "CREATE VIEW s AS SELECT k, sum(a) AS a FROM t GROUP BY k;\n"
+        },
+        "[env.dev]\n[env.prod]\n",
+    )
+    rows = pa.table(
+        {"k": [date(2024, 1, d) for d in (1, 2, 3)], "a": pa.array([1, 2, 3], pa.int32())}
+    )
+    write_deltalake(str(root / "t"), rows)
+    dev, prod = enter(root, "dev"), enter(root, "prod")
+    dev.build(named(dev, "s"), keys=["2024-01-01"])
+    prod.build(named(prod, "s"), keys=["2024-01-01"])
+    one = prod.ledger.manifests.fetch_history("prod")[0].change_id
+    prod = enter(root, "prod")
+    prod.build(named(prod, "s"))
+    all_three = prod.ledger.manifests.fetch_history("prod")[0].change_id
+
+    def available() -> set[str]:
+        return {
+            ref.removeprefix("m/s/2024-01-")
+            for ref in prod.ledger.partitions.fetch_available("prod")
+        }
+
+    assert available() == {"01", "02", "03"}
+    roll_back(prod.settings, prod.ledger, to=one)
+    assert available() == {"01"}
+    roll_back(prod.settings, prod.ledger, to=all_three)
+    assert available() == {"01", "02", "03"}
+    roll_back(prod.settings, prod.ledger, run=str(all_three))
+    assert available() == {"01"}
+    roll_back(prod.settings, prod.ledger, to=all_three)
+    _, change = promote(dev, "prod", ids(dev, "s"), allow_stale=True)
+    assert change is not None
+    assert available() == {"01"}
+    file = root / "manifest.json"
+    roll_back(prod.settings, prod.ledger, to=all_three)
+    shutil.copy(prod.settings.manifest_path, file)
+    roll_back(prod.settings, prod.ledger, to=one)
+    import_manifest(prod.settings, prod.ledger, file)
+    assert available() == {"01", "02", "03"}
 
 
 def test_promotions_and_rollbacks_based_on_an_old_manifest_are_refused(
