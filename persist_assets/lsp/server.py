@@ -121,7 +121,8 @@ class Server(LanguageServer):
 
     async def settled(self) -> State | None:
         """Return the state that follows from the texts as they are now."""
-        await self._current.wait()
+        while not self._current.is_set():  # an edit may come before a waiting request goes on
+            await self._current.wait()
         return self.state
 
     def text(self, path: str) -> Text:
@@ -165,8 +166,18 @@ class Server(LanguageServer):
         changes: dict[str, list[types.TextEdit]] = {}
         for edit in edits:
             span = state.text(edit.path).range(edit.start, edit.end)
-            changes.setdefault(self.uri_of(edit.path), []).append(types.TextEdit(span, edit.text))
-        return types.WorkspaceEdit(changes=changes)
+            changes.setdefault(edit.path, []).append(types.TextEdit(span, edit.text))
+        workspace = self.client_capabilities.workspace
+        if not (workspace and (able := workspace.workspace_edit) and able.document_changes):
+            return types.WorkspaceEdit(changes={self.uri_of(p): c for p, c in changes.items()})
+        # The editor refuses edits of versions that it no longer has.
+        documents = {
+            p: types.OptionalVersionedTextDocumentIdentifier(self.uri_of(p), self._versions.get(p))
+            for p in changes
+        }
+        return types.WorkspaceEdit(
+            document_changes=[types.TextDocumentEdit(documents[p], c) for p, c in changes.items()]
+        )
 
     # ------------------------------------------------------------------------------ compilation
 
@@ -184,7 +195,8 @@ class Server(LanguageServer):
                 message = f"persist failed: {error}. This is a bug in persist: please report it"
                 kind = types.MessageType.Error
                 self.window_show_message(types.ShowMessageParams(kind, message))
-            self._current.set()
+            if not self._dirty.is_set():
+                self._current.set()
 
     async def _compile_once(self) -> None:
         n, texts, edited = self._n_edits, dict(self._texts), {*self._edited}

@@ -24,6 +24,11 @@ PATIENCE_S = 120.0
 class Editor:
     """A client of one server.
 
+    Parameters
+    ----------
+    versioned
+        Whether it accepts edits of certain versions of files.
+
     Attributes
     ----------
     diagnostics
@@ -34,7 +39,7 @@ class Editor:
         What it showed to the user.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, versioned: bool) -> None:
         command = [sys.executable, "-m", "persist_assets.cli", "--project", str(root), "lsp"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ}
@@ -47,7 +52,12 @@ class Editor:
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
         answer = self.request(
-            "initialize", {"processId": os.getpid(), "rootUri": root.as_uri(), "capabilities": {}}
+            "initialize",
+            {
+                "processId": os.getpid(),
+                "rootUri": root.as_uri(),
+                "capabilities": {"workspace": {"workspaceEdit": {"documentChanges": versioned}}},
+            },
         )
         self.capabilities: Message = answer["capabilities"]
         self.notify("initialized", {})
@@ -192,9 +202,9 @@ class Editor:
 
 
 @contextmanager
-def editing(root: Path) -> Iterator[Editor]:
+def editing(root: Path, *, versioned: bool = False) -> Iterator[Editor]:
     """Run an editor on a project."""
-    editor = Editor(root)
+    editor = Editor(root, versioned=versioned)
     try:
         yield editor
         assert editor.end() == 0

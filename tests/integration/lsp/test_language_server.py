@@ -289,6 +289,28 @@ def test_a_source_is_renamed_in_all_files(tmp_path: Path) -> None:
     assert after == {{"miles": "distances"}.get(name, name): b for name, b in before.items()}
 
 
+@pytest.mark.proves("W14")
+def test_a_rename_right_after_an_edit_is_of_the_edited_text(tmp_path: Path) -> None:
+    write(tmp_path, FILES)
+    with editing(tmp_path, versioned=True) as editor:
+        path, report = editor.uri("sources/miles.sql"), editor.uri("sources/report.sql")
+        text = editor.open("sources/miles.sql")
+        for n in range(3):
+            editor.change("sources/miles.sql", text)
+            editor.request("textDocument/hover", editor.place("sources/miles.sql", "miles AS"))
+            edited = f"-- {'x' * n}\n{text}".replace("CREATE VIEW", "CREATE  VIEW" + " " * n)
+            version = editor.change("sources/miles.sql", edited)
+            place = editor.place("sources/miles.sql", "miles AS")
+            answer = editor.request("textDocument/rename", {**place, "newName": "distances"})
+            of = {d["textDocument"]["uri"]: d for d in answer["documentChanges"]}
+            assert {u: d["textDocument"].get("version") for u, d in of.items()} == {
+                path: version,
+                report: None,  # it is not open
+            }
+            changed = with_edits(edited, of[path]["edits"])
+            assert changed == edited.replace("miles AS", "distances AS")
+
+
 def with_edits(text: str, edits: list[dict[str, Any]]) -> str:
     """Return a text as an editor would edit it; the texts here are ASCII where they are edited."""
     lines = text.split("\n")
