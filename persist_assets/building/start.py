@@ -21,7 +21,7 @@ from persist_assets.planning.planner import plan
 from persist_assets.planning.reach import lacking
 from persist_assets.planning.reasons import missing_in_words
 from persist_assets.planning.world import UNVERSIONED
-from persist_assets.storage.delta_tables import is_whole
+from persist_assets.storage.delta_tables import find_table, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -228,13 +228,16 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
     GoneError
         The table that holds a history is gone.
     ConflictError
-        A history was continued since this run began, perhaps from newer data than the run's.
+        A history was continued since this run began, perhaps from newer data than the run's. Or a
+        first build would replace a history that the ledger does not know.
     """
     source, history = started.source, started.step.history
     increment = started.step.increment
     if increment is not None and not started.keeps_files and source.columns:
         check_fits(source, increment.base, source.columns)
     if history is None:
+        if source.keeps_history:
+            _check_first(observer, started)
         return
     if not observer.is_readable(history, is_whole):
         raise GoneError(
@@ -254,4 +257,20 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
     if any(build.started_at > observer.started_at for build in others):
         raise ConflictError(
             f"the history of `{source.name}` changed after this run started", hint="try again"
+        )
+
+
+def _check_first(observer: Observer, started: Started) -> None:
+    """Check that a history does not start over because the ledger was lost or is older."""
+    source, root = started.source, observer.settings.table_root(started.table)
+    is_forced = any(reason.code == "forced" for reason in started.step.reasons)
+    table = None if is_forced and not source.annotation.goes_on else find_table(root)
+    writers = {entry.get("persist.build") for entry in table.history()} if table else set()
+    fetch = observer.ledger.builds.fetch
+    if any(not fetch(build_uid=uid) for uid in sorted(filter(None, writers))):
+        raise ConflictError(
+            f"{started.table} has a history of `{source.name}` that the ledger does not know",
+            hint="if the ledger was lost, `persist doctor --fix` restores it; or start over:"
+            " on_change=rebuild and --full-refresh",
+            location=source.location,
         )

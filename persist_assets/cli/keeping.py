@@ -105,12 +105,15 @@ def ledger_restore(
     if invocation.as_json:
         counts = {"events": loss.events, "builds": loss.builds, "changes": loss.changes}
         backup = str(before) if before else None
-        print_json({"lost": counts, "removed": restored.removed, "before": backup})
+        facts = {"removed": restored.removed, "histories": [*restored.histories]}
+        print_json({"lost": counts, **facts, "before": backup})
         return
     out.print(f"restored {escape(str(file))}", soft_wrap=True)
     if str(loss):
         out.print(f"lost: {escape(str(loss))}", soft_wrap=True)
     if restored.removed:
         out.print(f"{restored.removed} manifest entries were removed: their tables are gone")
+    for source_id in restored.histories:
+        out.print(f"the table with the history of {escape(source_id)} is gone", soft_wrap=True)
     if before:
         out.print(f"[dim]the previous ledger is in {escape(str(before))}[/]", soft_wrap=True)

@@ -172,7 +172,12 @@ def _counted(connection: Connection, of: sa.Column[Any], test: Any) -> dict[str,
     return {name: n for name, n in connection.execute(query)}
 
 
-def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) -> int:
+def prepare(
+    backup: Ledger,
+    present: Ledger | None,
+    missing: Collection[str],
+    histories: Collection[str] = (),
+) -> int:
     """Remove from a copy of a backup everything that is no longer true.
 
     Parameters
@@ -181,6 +186,8 @@ def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) ->
         The ledger that it replaces; None: it is lost, or of another log.
     missing
         The snapshots whose files are gone.
+    histories
+        The snapshots that stay published, also if `present` has released them.
 
     Returns
     -------
@@ -195,7 +202,7 @@ def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) ->
         since = log.position()
         with present.events.database.read() as connection:
             gone = sa.select(builds.c.snapshot_uid).where(builds.c.collected_at.is_not(None))
-            doomed |= {*connection.scalars(gone)}
+            doomed |= {*connection.scalars(gone)} - {*histories}
             marks = {(e, u, k) for e, u, k in connection.execute(sa.select(taints))}
             for rows, table in zip(copied, _OUTSIDE, strict=True):
                 rows += [dict(r) for r in connection.execute(sa.select(table)).mappings()]

@@ -14,7 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from persist_assets.core.errors import ConflictError, GoneError, LedgerError, NotFoundError
+from persist_assets.core.errors import (
+    ConflictError,
+    GoneError,
+    LedgerError,
+    NotFoundError,
+    StorageError,
+)
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.user import make_private
 from persist_assets.external.coverage import copy_root
@@ -22,9 +28,12 @@ from persist_assets.ledger.backups import back_up, find_loss, prepare, put_back
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.operations.environments import has_tables
-from persist_assets.storage.delta_tables import find_table, read_version
+from persist_assets.planning.world import is_history
+from persist_assets.storage.delta_tables import find_table, find_writer, read_version
 
 if TYPE_CHECKING:
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.backups import Loss
 
@@ -39,12 +48,15 @@ class Restored:
         What the ledger before had and the restored one does not.
     removed
         How many manifest entries were removed because their tables are gone.
+    histories
+        The histories whose tables are gone. Their entries stay, so that no build starts them over.
     before
         The backup of the ledger before; None: nothing had happened in it.
     """
 
     loss: Loss
     removed: int
+    histories: tuple[SourceID, ...]
     before: Path | None
 
 
@@ -89,12 +101,14 @@ def restore(settings: Settings, file: Path, *, force: bool = False) -> Restored:
         known = present if loss.position and not loss.is_other else None
         if known is None:
             backup.copies.forget(_lost_copies(settings, backup))
-        removed = prepare(backup, known, _missing(settings, backup))
+        missing, histories = _missing(settings, backup)
+        removed = prepare(backup, known, missing - histories.keys(), histories)
         backup.close()
         put_back(url, settings.ledger, loss, force=force)
         for name in {settings.environment, *settings.declared}:
             export_manifest(load_settings(settings.root, environment=name), present)
-    return Restored(loss, removed, before)
+    gone = sorted({s.source_id for uid, s in histories.items() if uid in missing})
+    return Restored(loss, removed, tuple(gone), before)
 
 
 def _keep(settings: Settings, loss: Loss) -> Path | None:
@@ -107,11 +121,18 @@ def _keep(settings: Settings, loss: Loss) -> Path | None:
     return file
 
 
-def _missing(settings: Settings, backup: Ledger) -> set[str]:
+def _missing(settings: Settings, backup: Ledger) -> tuple[set[str], dict[str, Snapshot]]:
     """Return the snapshots that manifests of a backup name and of which a file is gone.
 
     Each is checked with all its files: those of a table that was continued are in the directories
     of several builds, and a stored query reads the tables of other builds.
+
+    Returns
+    -------
+    missing
+        Their UIDs.
+    histories
+        All histories that manifests name, except those whose tables were built anew.
     """
     environments = backup.manifests.fetch_environments()
     snapshots = {
@@ -119,7 +140,22 @@ def _missing(settings: Settings, backup: Ledger) -> set[str]:
         for environment in environments
         for snapshot in backup.manifests.fetch(environment).values()
     }
-    return {uid for uid, s in snapshots.items() if not has_tables(settings, backup, s)}
+    missing = {uid for uid, s in snapshots.items() if not has_tables(settings, backup, s)}
+    histories = {
+        uid: snapshot
+        for uid, snapshot in snapshots.items()
+        if is_history(snapshot) and not _is_replaced(settings.table_root(snapshot.table), snapshot)
+    }
+    return missing, histories
+
+
+def _is_replaced(root: str, snapshot: Snapshot) -> bool:
+    """Whether another build committed the version of a snapshot."""
+    try:
+        writer = find_writer(root, snapshot.version)
+    except StorageError:
+        return False
+    return writer is None or writer[0] != snapshot.build_uid
 
 
 def _lost_copies(settings: Settings, backup: Ledger) -> list[str]:

@@ -55,13 +55,23 @@ def last_failure(last: Build | None) -> Iterable[Reason]:
 
 
 def history_reasons(
-    source: Source, latest: Snapshot | None, history: Snapshot | None
+    source: Source, latest: Snapshot | None, history: Snapshot | None, *, is_gone: bool
 ) -> Iterable[Reason]:
-    """Yield whether a history continues or starts over."""
+    """Yield whether a history continues or starts over.
+
+    Parameters
+    ----------
+    is_gone
+        The table with the history is gone.
+    """
     if latest is None:
         return
     if history is None:
         yield Reason("history", "its history starts over: on_change=rebuild")
+        return
+    if is_gone:
+        message = f"its history is lost with {history.table}: restore the files, or start over"
+        yield Reason("history", message)
         return
     message = f"its history continues from {history.table} version {history.version}"
     why = mismatch(history.columns, source.columns, grows=True) if source.columns else None

@@ -457,7 +457,8 @@ def _history(case: Case) -> tuple[Snapshot | None, Iterable[Reason]]:
     changed = latest is not None and latest.build_id != source.build_id
     starts_over = not source.annotation.goes_on and (changed or case.force)
     history = None if starts_over else latest
-    return history, history_reasons(source, latest, history)
+    is_gone = case.missing and history == case.snapshot
+    return history, history_reasons(source, latest, history, is_gone=is_gone)
 
 
 def _with_older_code(

@@ -22,8 +22,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
+from persist_assets.ledger.backups import back_up
+from persist_assets.operations.doctor import examine
 from persist_assets.operations.environments import roll_back
 from persist_assets.operations.gc import collect
+from persist_assets.operations.restoring import restore
 from persist_assets.planning.world import older_code
 from persist_assets.wants.requests import taint
 
@@ -597,6 +600,65 @@ def test_a_history_is_not_published_after_a_rollback_during_its_build(make: Make
     builder = make(root=root, at=3)
     assert versions_of(builder, build(builder)) == [(1, "C", 3.0, None), (1, "a", 0.0, 3.0)]
     assert second.build_id == named(builder, "p").build_id
+
+
+def lose_ledger(builder: Builder) -> Path:
+    """Delete the ledger of a project; return the project root."""
+    root = builder.settings.root
+    for file in (root / ".persist").glob("ledger.db*"):
+        file.unlink()
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.proves("S26")
+def test_a_lost_ledger_does_not_restart_a_history(make: Make) -> None:
+    builder = make()
+    put(builder.settings.root, (1, "a"))
+    build(builder)
+    builder = make(root=lose_ledger(builder), at=1)
+    put(builder.settings.root, (1, "b"))
+    for force in (False, True):  # only on_change=rebuild allows a new history
+        with pytest.raises(ConflictError, match="has a history of `p` that the ledger does not"):
+            build(make(root=builder.settings.root, at=1), force=force)
+    assert examine(builder.settings.root, fix=True).well
+    builder = make(root=builder.settings.root, at=9999)  # restored now, by the machine's clock
+    assert versions_of(builder, build(builder)) == [(1, "a", 0.0, 9999.0), (1, "b", 9999.0, None)]
+    lose_ledger(builder)
+    code = builder.settings.root / "sources" / "m.sql"
+    code.write_text(PLAIN.replace("key=id", "key=id on_change=rebuild"))
+    with pytest.raises(ConflictError):
+        build(make(root=builder.settings.root, at=3))
+    builder = make(root=builder.settings.root, at=3)
+    assert versions_of(builder, build(builder, force=True)) == [(1, "b", 3.0, None)]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("Z2")
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_restored_ledger_does_not_restart_a_history_whose_table_is_gone(
+    make: Make, tmp_path: Path, is_lost: bool
+) -> None:
+    builder, file = make(), tmp_path / "backup.db"
+    root = builder.settings.root
+    put(root, (1, "a"))
+    first = build(builder)
+    back_up(builder.settings.ledger, file)
+    put(root, (1, "b"))
+    builder = make(root=root, at=1)
+    build(builder)
+    later = lambda: datetime.now(UTC) + timedelta(days=400)  # noqa: E731
+    collect(builder.settings, builder.project, builder.ledger, clock=later)
+    assert not [*Path(builder.settings.table_root(first.table), first.build_uid).glob("*")]
+    if is_lost:
+        lose_ledger(builder)
+    restored = restore(builder.settings, file, force=True)
+    assert (restored.removed, restored.histories) == (0, (first.source_id,))
+    builder = make(root=root, at=2)
+    (step,) = builder.plan([first.source_id]).steps
+    assert f"its history is lost with {first.table}" in str(step.reasons)
+    with pytest.raises(GoneError, match="is gone, and with it the history of `p`"):
+        build(builder)
 
 
 @pytest.mark.slow
