@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from serving import READ, WRITE
 from support.browser import Browser, browse, build, put
 from support.duckdb_engine import MakeEngine, engine_of
 
-from persist_assets.core.errors import CheckFailedError
+from persist_assets.core.errors import BuildError, CheckFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,6 +170,23 @@ def test_a_retry_shows_the_plan_and_creates_only_one_want(
         assert want.partition_ref == "m/total" and want.state == "requested"
         build(builder)
         assert "up to date" in await browser.see("/retry?ref=m/total")
+
+    browse(builder, act, WRITE)
+
+
+@pytest.mark.proves("W25")
+def test_a_retry_during_a_build_wants_another_one(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    builder = enter(root)
+    (source,) = (s for s in builder.project.persisted if s.name == "total")
+
+    async def act(browser: Browser) -> None:
+        with suppress(BuildError), builder.work(source):
+            assert (await browser.confirm("/retry?ref=m/total")).status_code == 303
+            raise BuildError("it fails")
+        (want,) = (w for w in builder.ledger.wants.fetch("dev") if "build_uid" not in w.source)
+        assert (want.partition_ref, want.state) == ("m/total", "requested")
 
     browse(builder, act, WRITE)
 
