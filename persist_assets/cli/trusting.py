@@ -22,7 +22,7 @@ from persist_assets.core.trust import (
     place_of,
     trusted_places,
 )
-from persist_assets.external.connectors.access import endpoint_of
+from persist_assets.external.connectors.access import servers_of
 
 
 @command("trust")
@@ -107,8 +107,7 @@ def _named_stores(settings: Settings) -> Iterator[tuple[str, str]]:
         if not is_local(location):
             yield location, source.source_id
         external = source.raw.external
-        endpoint = endpoint_of(external, os.environ) if external else None
-        if endpoint is not None:
-            yield endpoint, source.source_id
+        for server in servers_of(external, os.environ) if external else ():
+            yield server, source.source_id
     for place in bounds.refused:  # of sources whose columns are therefore unknown
         yield place, "raw table"

@@ -166,10 +166,16 @@ def _lines(text: str, options: Mapping[str, str]) -> list[str]:
     return text.split(separator) if separator else re.split(r"\r\n|\n|\r", text)
 
 
+_TRIMMED = "".join(map(chr, range(0x21)))
+"""The characters that Java trims: a line of only these is not a record."""
+
+
 def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | None:
     comment = options.get("comment")
     lines = _lines(text, options)
-    while lines and (not lines[0].strip() or (comment and lines[0].startswith(comment))):
+    whole = options.get("multiline", "false").lower() == "true"
+    trimmed = "" if whole else _TRIMMED  # records of several lines may consist of blanks
+    while lines and (not lines[0].strip(trimmed) or (comment and lines[0].startswith(comment))):
         lines.pop(0)
     if not lines:
         return None
@@ -179,7 +185,6 @@ def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | No
     written, separator = separator, separator if len(separator) == 1 else _SEPARATES
     if len(written) > 1:
         lines = [line.replace(written, separator) for line in lines]
-    whole = options.get("multiline", "false").lower() == "true"
     reader = csv.reader(
         io.StringIO("\n".join(lines)) if whole else lines[:1],
         delimiter=separator,

@@ -26,7 +26,9 @@ class Catalog:
 
     def __init__(self, catalog: Any) -> None:
         self.catalog = catalog
-        self.overrides: dict[str, str] = {}
+        self.overrides: Any = {}
+        self.redirect = ""
+        """The server to which it sends everybody; empty: it answers itself."""
         self.config: dict[str, str] = {}
         """What it says of each table, to clients who believe it."""
         self.broken = False
@@ -67,9 +69,21 @@ def serving(catalog: Any) -> Generator[Catalog]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
-            status, document = answers.answer(path, self.headers.get("Authorization", ""))
+            self._send(*answers.answer(path, self.headers.get("Authorization", "")))
+
+        def do_POST(self) -> None:
+            """Give a token for any credentials."""
+            answers.asked.append(urlsplit(self.path).path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._send(200, {"access_token": TOKEN, "token_type": "bearer", "expires_in": 3600})
+
+        def _send(self, status: int, document: Any) -> None:
+            if answers.redirect:
+                status = 307
             body = json.dumps(document).encode()
             self.send_response(status)
+            if answers.redirect:
+                self.send_header("Location", answers.redirect + self.path.removeprefix("/api"))
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -13,6 +13,7 @@ from persist_assets.compiler.frontends.external_options import (
     CATALOG,
     CATALOGS,
     LITERAL_SECRET,
+    OAUTH_SERVER,
     REFERENCE,
     UNITY,
     is_secret,
@@ -93,7 +94,7 @@ def wrong_catalog_option(key: str, name: str, value: str, kind: str) -> Wrong | 
 
 
 def _misshapen(key: str, name: str, value: str, kind: str) -> Wrong | None:
-    if name in ("rest.uri", "glue.endpoint", "unity_workspace_url"):
+    if name in ("rest.uri", OAUTH_SERVER, "glue.endpoint", "unity_workspace_url"):
         if unfit_endpoint(value) or LITERAL_SECRET.search(value):
             message = f"`{key}` must be a URL without credentials"
             return Wrong("type", message, "for example, https://catalog.example.com")

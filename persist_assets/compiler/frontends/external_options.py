@@ -118,10 +118,11 @@ STORAGE: Mapping[str, str] = {
 }
 """The accepted spellings of storage options, with their canonical names."""
 
+OAUTH_SERVER = "rest.oauth2-server-uri"
 CATALOGS: Mapping[str, tuple[str, ...]] = {
     "rest": (
         *("rest.uri", "rest.warehouse", "rest.prefix", "rest.scope", "rest.token"),
-        "rest.credential",
+        *("rest.credential", OAUTH_SERVER),
     ),
     "glue": (
         *("glue.region", "glue.id", "glue.endpoint", "glue.profile-name", "glue.access-key-id"),

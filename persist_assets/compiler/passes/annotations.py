@@ -10,9 +10,11 @@ from sqlglot import exp
 
 from persist_assets.analysis.functions import (
     AGGREGATES,
+    CLOCK,
     GENERATORS,
     SESSION,
     VOLATILE,
+    is_special_datetime_text,
     python_function,
 )
 from persist_assets.analysis.syntax import called
@@ -486,6 +488,22 @@ def unfit_condition(
         return f"`{text}` looks at more than one row"
     if functions & GENERATORS:
         return f"`{text}` generates rows"
-    if functions & moving:
+    if functions & moving or (moving >= CLOCK and _reads_clock(tree, columns)):
         return f"`{text}` is nondeterministic"
     return None
+
+
+def _reads_clock(tree: exp.Expression, columns: Sequence[Column]) -> bool:
+    """Whether a condition has a text that Spark may cast to a time by the clock, as in ``'now'``.
+
+    It certainly does not if the text is compared with a column of strings.
+    """
+    for literal in tree.find_all(exp.Literal):
+        if not (literal.is_string and is_special_datetime_text(literal.this)):
+            continue
+        parent = literal.parent
+        operands = [*parent.iter_expressions()] if isinstance(parent, (exp.Binary, exp.In)) else []
+        kinds = {column_type(columns, plain(o.name)) for o in operands if isinstance(o, exp.Column)}
+        if kinds != {"string"}:
+            return True
+    return False

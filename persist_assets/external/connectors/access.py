@@ -6,18 +6,25 @@ nowhere.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends.external_options import REFERENCE, UNSIGNED, unfit_value
+from persist_assets.compiler.frontends.external_options import (
+    OAUTH_SERVER,
+    REFERENCE,
+    UNSIGNED,
+    unfit_value,
+)
 from persist_assets.core.errors import SettingsError, StorageError
 from persist_assets.core.settings.user import secret_of
 from persist_assets.core.trust import permit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from persist_assets.core.model.sources import External
 
+_SERVERS = ("aws_endpoint", OAUTH_SERVER)
 _SPARK: Mapping[str, str] = {
     "aws_access_key_id": "access.key",
     "aws_secret_access_key": "secret.key",
@@ -49,22 +56,22 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
         See `trust.permit`.
     """
     access = {name: _follow(name, written, environ) for name, written in external.storage}
-    for place in (access.get("aws_endpoint"), external.catalog_place):
+    for place in (*map(access.get, _SERVERS), external.catalog_place):
         if place is not None:
             permit(place)
     return access
 
 
-def endpoint_of(external: External, environ: Mapping[str, str]) -> str | None:
-    """Return the server that a table names, directly or by a variable; None if it names none.
+def servers_of(external: External, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the servers that a table names besides its location, directly or by a variable.
 
     A variable that `follow_references` refuses names none.
     """
-    written = dict(external.storage).get("aws_endpoint")
-    try:
-        return _follow("aws_endpoint", written, environ) if written is not None else None
-    except StorageError:
-        return None
+    written = dict(external.storage)
+    for name in _SERVERS:
+        with suppress(StorageError):
+            if name in written:
+                yield _follow(name, written[name], environ)
 
 
 def _follow(name: str, written: str, environ: Mapping[str, str]) -> str:

@@ -103,7 +103,9 @@ class IcebergConnector(FileConnector):
             number = self._at_start(table)
         else:
             number = head(table)
-            if end is not None and end in ancestry(table, number):
+            if end is not None:
+                if end not in ancestry(table, number):
+                    raise self._gone(end)
                 number = end
             start = self._at_start(table) if self._has_start and copy_version is None else number
             if start != number and start not in ancestry(table, number):

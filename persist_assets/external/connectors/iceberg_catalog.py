@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 URI, TABLE, REGION = "rest.uri", "table_name", "glue.region"
 _REST, _GLUE = "rest.", "glue."
+_ANSWERED = frozenset(("uri", "prefix", "namespace-separator"))
+"""The properties that the configuration of a REST catalog may set."""
 _REFUSALS = (
     "AccessDenied",
     "UnrecognizedClient",
@@ -63,10 +65,23 @@ def _rest_metadata(storage: Mapping[str, str]) -> str:
     )
 
     class Catalog(RestCatalog):
-        """A catalog whose answers choose no class that reads files."""
+        """A catalog whose answers choose no code, no keys, and no server that is not trusted."""
 
         def _load_file_io(self, properties: Any = None, location: str | None = None) -> Any:
             return None
+
+        def _fetch_config(self) -> None:
+            declared = dict(self.properties)
+            super()._fetch_config()
+            answered = {n: v for n, v in self.properties.items() if n in _ANSWERED}
+            if not all(isinstance(value, str) for value in (self.uri, *answered.values())):
+                raise ValueError("its configuration has values that are not strings")
+            permit(self.uri)
+            self.properties = {**declared, **answered}
+
+        def _create_legacy_oauth2_auth_manager(self, session: Any) -> Any:
+            session.max_redirects = 0  # a redirection would send the credentials elsewhere
+            return super()._create_legacy_oauth2_auth_manager(session)
 
     uri, table = storage[URI], storage[TABLE]
     options = {
@@ -74,7 +89,6 @@ def _rest_metadata(storage: Mapping[str, str]) -> str:
     }
     try:
         catalog: Any = Catalog("persist", **options)
-        permit(catalog.uri)  # its configuration may name another one
         place: str | None = catalog.load_table(table).metadata_location
     except NoSuchTableError as error:
         raise StorageError(
@@ -86,7 +100,7 @@ def _rest_metadata(storage: Mapping[str, str]) -> str:
             f"the catalog at {uri} refuses `{table}`: {first_line(error)}",
             hint="check rest.token, or rest.credential and rest.scope, and what they may read",
         ) from error
-    except (RESTError, ValidationError, ValueError) as error:
+    except (RESTError, TypeError, ValidationError, ValueError) as error:
         raise StorageError(
             f"the catalog at {uri} does not answer as one of Iceberg: {first_line(error)}",
             hint="check rest.uri, rest.warehouse and the credentials",

@@ -116,6 +116,46 @@ def test_untrusted_catalogs_and_redirects_to_untrusted_servers_are_rejected(
         assert other.asked == []
 
 
+@pytest.mark.proves("V13")
+def test_a_catalog_chooses_no_code_and_no_server_for_secrets(
+    enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERSIST_TOKEN_LAKE", "client:secret")
+    lake = Written(tmp_path / "lake", SCHEMA)
+    lake.table.append(rows((1, "invoices", 0)))
+    ran = tmp_path / "ran"
+    run = {"type": "custom", "impl": "subprocess.run", "custom": {"args": ["touch", str(ran)]}}
+    with serving(lake.catalog) as catalog, serving(lake.catalog) as other:
+        tokens = {"rest.oauth2-server-uri": f"{catalog.url}/tokens"}
+        text = declared(catalog, **tokens).replace("rest.token", "rest.credential")
+        builder = enter(make_project({"m.sql": text}))
+        (events, *_) = builder.project.sources
+        connector = builder.observer.ingestion.connector(events)
+        version = connector.pin()
+        for overrides in ({"auth": run}, {"oauth2-server-uri": f"{other.url}/token"}):
+            catalog.overrides = overrides
+            assert connector.pin() == version
+        for overrides in (None, {"prefix": 7}, {"uri": ["x"]}):
+            catalog.overrides = overrides
+            with pytest.raises(StorageError, match="does not answer as one of Iceberg"):
+                connector.pin()
+        catalog.overrides = {}
+        monkeypatch.setenv("PERSIST_TRUST", catalog.url.removesuffix("/api"))
+        with confined(builder.settings.root):
+            assert connector.pin() == version
+        elsewhere = {"rest.oauth2-server-uri": f"{other.url}/tokens"}
+        text = declared(catalog, **elsewhere).replace("rest.token", "rest.credential")
+        theirs = enter(make_project({"m.sql": text}, name="theirs"))
+        (events, *_) = theirs.project.sources
+        with confined(theirs.settings.root), pytest.raises(UntrustedError, match="not trusted"):
+            theirs.observer.ingestion.connector(events).pin()
+        catalog.redirect = other.url
+        with pytest.raises(StorageError, match="redirects"):
+            connector.pin()
+        assert other.asked == []
+    assert not ran.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.proves("V13")
 def test_an_environment_may_override_the_location_of_a_catalog_table(

@@ -385,6 +385,12 @@ def test_contradictory_or_incomplete_statements_are_rejected(text: str, message:
         "rand() > 0.5",
         "sum(id) > 1",
         "c = current_user()",
+        "ts <= 'now'",
+        "CAST(ts AS DATE) < 'tomorrow'",
+        "ts BETWEEN '2024-01-01' AND ' Today'",
+        "ts IN ('2024-01-01', 'yesterday')",
+        "to_date('now') > ts",
+        "ts > '10:30'",
         "id",
         "(1)",
         "id + 1",
@@ -393,6 +399,12 @@ def test_contradictory_or_incomplete_statements_are_rejected(text: str, message:
 def test_a_filter_must_be_a_deterministic_condition_on_rows(condition: str) -> None:
     project = compiled({"a.sql": declared({"uri": "x", "filter": condition})})
     assert [p.code for p in project.problems] == ["external-filter"]
+
+
+@pytest.mark.parametrize("condition", ["c = 'now'", "'today' <> c", "c IN ('now', 'then')"])
+def test_a_filter_may_compare_strings_with_words_that_name_times(condition: str) -> None:
+    project = compiled({"a.sql": declared({"uri": "x", "filter": condition})})
+    assert not project.problems
 
 
 # --------------------------------------------------------------------------------------- secrets
