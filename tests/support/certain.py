@@ -245,6 +245,7 @@ ACCEPTED = (
     "SELECT a FROM t GROUP BY a HAVING a IN (SELECT rank() OVER (ORDER BY e) FROM u)",
     "SELECT t.a FROM t JOIN u ON t.a = (SELECT max(a) FROM u)",
     "SELECT a FROM t WHERE exists(arr, x -> x > 1) AND c LIKE ANY ('x', 'y')",
+    "SELECT a FROM t WHERE c IS DISTINCT FROM 'x' AND c IS NOT DISTINCT FROM \"y\"",
     "SELECT sum, lag FROM (SELECT 1 sum, 2 lag) WHERE sum > 0 AND lag > 1",
     "SELECT max(a) max FROM t HAVING max > 1",
     "SELECT a, q.n FROM t, LATERAL (SELECT count(*) n FROM u WHERE u.a = t.a) q WHERE q.n > 1",

@@ -119,8 +119,13 @@ def _quoted_name(tokens: Sequence[Token], i: int, text: str) -> Invalid | None:
 
 
 def _is_from(tokens: Sequence[Token], i: int) -> bool:
-    """Whether a token is the FROM of a SELECT, rather than that of a call: ``trim(' ' FROM x)``."""
+    """Whether a token is the FROM of a SELECT.
+
+    It may also be that of a call, ``trim(' ' FROM x)``, or of ``IS DISTINCT FROM``.
+    """
     if tokens[i].token_type is not TokenType.FROM:
+        return False
+    if tokens[i - 1].token_type is TokenType.DISTINCT:
         return False
     depth = 0
     for token in reversed(tokens[:i]):
