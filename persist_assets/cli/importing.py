@@ -87,8 +87,11 @@ def _report(invocation: Invocation, place: Path, drafts: Drafts) -> None:
     for kind in dict.fromkeys((*carried, *skipped)):
         table.add_row(kind, str(carried[kind]), str(skipped[kind]))
     out.print(table)
+    if drafts.dialect_from:
+        line = f"SQL dialect: {drafts.dialect} ({drafts.dialect_from})"
+        out.print(line, markup=False, soft_wrap=True)
     _print_lists(imported)
-    steps = [f"cd {place}", "persist check", "persist build"]
+    steps = [f"cd {place}", "persist check", "persist check --spark", "persist build"]
     out.print("\nnext:", *steps, sep="\n  ", markup=False, soft_wrap=True)
 
 

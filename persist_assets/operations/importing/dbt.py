@@ -7,6 +7,7 @@ seeds, sources ─► raw tables                      unit tests ─► tests
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,19 @@ from persist_assets.operations.importing.dbt_project import (
     read_project,
 )
 from persist_assets.operations.importing.dbt_tests import (
+    agree_on_failures,
     read_constraints,
     read_data_tests,
     read_singular_tests,
     read_unit_tests,
 )
 from persist_assets.operations.importing.drafts import Draft, Drafts, Origin
-from persist_assets.operations.importing.lined_yaml import Mapping, line_of
+from persist_assets.operations.importing.lined_yaml import (
+    Mapping,
+    line_of,
+    mapping_in,
+    mappings_in,
+)
 from persist_assets.operations.importing.raw_tables import raw_table, seed
 from persist_assets.operations.importing.templates import UncertainError, snapshots_in
 from persist_assets.operations.importing.translation import (
@@ -47,9 +54,16 @@ from persist_assets.operations.importing.writing import without_readers
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from persist_assets.operations.importing.dbt_project import DbtProject
+    from persist_assets.operations.importing.dbt_manifest import Compiled
+    from persist_assets.operations.importing.dbt_project import DbtProject, Properties
 
 _COMPILE = "run `dbt compile` in the project, and import it again"
+_CONFIG_CALL = re.compile(r"\{\{-?\s*config\s*\(.*?\)\s*-?\}\}", re.S)
+_FRESHNESS = ("freshness", "loaded_at_field", "loaded_at_query")
+_HISTORY = (
+    "its history is in dbt's table",
+    "write a source with refresh=snapshot: docs/annotations.md",
+)
 _PERSISTED = ("table", "incremental", "materialized_view")
 _NOT_PERSISTED = ("view", "ephemeral")
 _INCREMENTAL = ("unique_key", "incremental_strategy", "incremental_predicates")
@@ -107,9 +121,11 @@ def import_dbt(root: Path, dialect: str | None = None) -> Drafts:
     importer.read_models()
     read_data_tests(importer)
     read_constraints(importer)
+    agree_on_failures(importer)
     read_singular_tests(importer)
     read_unit_tests(importer)
     importer.remove_readers()
+    importer.drafts.not_carried = [*dict.fromkeys(importer.drafts.not_carried)]
     return importer.drafts
 
 
@@ -128,13 +144,14 @@ class _Importer:
 
     def __init__(self, project: DbtProject) -> None:
         self.project = project
-        self.drafts = Drafts("dbt", project.dialect, not_carried=[*project.not_carried])
+        self.drafts = Drafts("dbt", project.dialect, dialect_from=project.dialect_from)
+        self.drafts.not_carried += project.not_carried
         self.targets: dict[tuple[str, ...], Target] = {}
         self.origins: dict[tuple[str, ...], Origin] = {}
-        self.disabled: set[str] = set()
         self.enforced: set[str] = set()
+        self._source_configs: dict[str, dict[str, Any]] = {}
         self._relations: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for relation, key in project.relations.items():
+        for relation, key in project.manifest.relations.items():
             try:
                 named = exp.to_table(relation, dialect=project.dialect)
             except SqlglotError:
@@ -158,33 +175,51 @@ class _Importer:
                     )
                 if not path.endswith(suffix):
                     continue
+                if kind == "model" and self._has_versions(name):
+                    self.drafts.skip(origin, "versions of models have no counterpart")
+                    continue
                 if reason := is_disabled(self.config_of(origin, below)):
                     self.drafts.skip(origin, reason)
-                    self.disabled.add(name)
                     continue
                 place = f"raw/{name}.sql" if kind == "seed" else below
                 self._name(("ref", name), origin, f"sources/{place}", name)
-        for path, _ in self.project.files["snapshot"]:
-            if path.endswith(".sql"):
-                for name, _, line in snapshots_in(self.project.read(path)):
-                    origin = Origin("snapshot", name, path, line)
-                    self.drafts.skip(
-                        origin,
-                        "its history is in dbt's table",
-                        "write a source with refresh=snapshot: docs/annotations.md",
-                    )
-        for (kind, name), properties in self.project.properties.items():
-            if kind == "source":
-                source, _, table = name.partition(".")
-                origin = Origin("source", name, properties.path, properties.body.line)
-                called = str(properties.body.get("identifier") or table)
-                self._name(("source", source, table), origin, "", called, f"{source}_{table}")
+        self._list_snapshots()
+        self._name_sources()
         for key, target in self.targets.items():
             origin = self.origins[key]
             if origin.kind == "seed":
                 self._read_seed(origin, target)
             elif origin.kind == "source":
                 self._read_source(origin, target)
+
+    def _has_versions(self, name: str) -> bool:
+        """Whether a file has a version of a model, or a model that has versions."""
+        return name in self.project.versions or name in self.project.versions.values()
+
+    def _list_snapshots(self) -> None:
+        """List the snapshots: those in files of SQL, and those in files of properties."""
+        for path, _ in self.project.files["snapshot"]:
+            if path.endswith(".sql"):
+                for name, _, line in snapshots_in(self.project.read(path)):
+                    self.drafts.skip(Origin("snapshot", name, path, line), *_HISTORY)
+        for (kind, name), properties in self.project.properties.items():
+            if kind == "snapshot" and "relation" in properties.body:
+                self.drafts.skip(properties.origin(kind, name), *_HISTORY)
+
+    def _name_sources(self) -> None:
+        """Decide the names of the tables of sources."""
+        for (kind, name), properties in self.project.properties.items():
+            if kind != "source":
+                continue
+            source, _, table = name.partition(".")
+            origin = properties.origin(kind, name)
+            config = self._source_config(origin, properties.body)
+            if reason := is_disabled(config):
+                self.drafts.skip(origin, reason)
+                continue
+            self._source_configs[name] = config
+            called = str(properties.body.get("identifier") or table)
+            self._name(("source", source, table), origin, "", called, f"{source}_{table}")
 
     def _name(
         self, key: tuple[str, ...], origin: Origin, path: str, called: str, other: str = ""
@@ -213,24 +248,29 @@ class _Importer:
         properties = self.project.properties.get((origin.kind, origin.name))
         if properties is not None:
             body = properties.body
-            own = {k: body[k] for k in ("tags", "meta", "group", "config") if k in body}
-            more: dict[str, Any] = own.pop("config", None) or {}
-            more = {key: self.project.value(value) for key, value in more.items()}
-            config = merged(merged(config, own), more)
+            own = {k: body[k] for k in ("tags", "meta", "group") if k in body}
+            place = properties.origin(origin.kind, origin.name)
+            config = merged(merged(config, own), self._stated(body, place))
         return config
+
+    def _stated(self, body: Mapping, origin: Origin) -> dict[str, Any]:
+        """Return the values below `config` of an entry, with their templates rendered."""
+        stated = mapping_in(body, "config", origin, self.drafts.not_carried)
+        return {key: self.project.value(value) for key, value in stated.items()}
 
     def annotate(self, draft: Draft, config: dict[str, Any]) -> None:
         """Put a configuration into the annotation of a draft; list the rest."""
         origin, body = draft.origin, self._body(draft.origin)
-        draft.description = self._described(body, origin)
+        draft.description = self._described(body, origin) or draft.description
         draft.keys += parts.tags([str(t) for t in listed(config.get("tags"))], origin, self.drafts)
         group = config.get("group")
         if group:
             draft.keys.append(f"group={parts.word(str(group))}")
-        owners = self.project.groups.get(str(group), Mapping()).get("owner") or {}
         meta: Any = config.get("meta") or {}
-        owner = meta.get("owner") or (owners.get("email") or owners.get("name") if owners else None)
-        for name in listed(owner):
+        if not isinstance(meta, dict):
+            self.drafts.skip(replace(origin, kind="meta"), "it has to be a mapping")
+            meta = {}
+        for name in listed(meta.get("owner") or self._owner_of(str(group))):
             draft.keys += parts.owner(str(name), origin, self.drafts)
         for key in meta:
             if key != "owner":
@@ -244,6 +284,15 @@ class _Importer:
                 self.drafts.skip(place, COUNTERPARTS)
         if draft.is_persisted:
             self._annotate_table(draft, config, body)
+
+    def _owner_of(self, group: str) -> Any:
+        """Return the owner of a group; None: it has none."""
+        properties = self.project.groups.get(group)
+        if properties is None:
+            return None
+        place = properties.origin("group", group)
+        owner = mapping_in(properties.body, "owner", place, self.drafts.not_carried)
+        return owner.get("email") or owner.get("name")
 
     def _annotate_table(self, draft: Draft, config: dict[str, Any], body: Mapping) -> None:
         """Import the properties that only tables have: how they change, and contracts."""
@@ -266,22 +315,29 @@ class _Importer:
                 columns = [
                     f"{parts.word(str(c.get('name')))}="
                     + parts.text(translate_type(str(c["data_type"]), self.project.dialect))
-                    for c in listed(body.get("columns"))
+                    for c in mappings_in(body, "columns", draft.origin, [])
                 ]
+                if not columns:
+                    raise UntranslatableError("it has no columns")
                 draft.keys.append(f"columns {{ {' '.join(columns)} }}")
-            except (KeyError, UntranslatableError) as error:
-                place = Origin("contract", draft.name, draft.origin.path, draft.origin.line)
-                self.drafts.skip(place, f"a column has an unknown type: {error}")
+            except KeyError:
+                self.drafts.skip(replace(draft.origin, kind="contract"), "a column has no type")
+            except UntranslatableError as error:
+                self.drafts.skip(replace(draft.origin, kind="contract"), str(error))
+
+    def _properties(self, origin: Origin) -> Properties | None:
+        kind = "test" if origin.kind == "singular test" else origin.kind
+        return self.project.properties.get((kind, origin.name))
 
     def _body(self, origin: Origin) -> Mapping:
-        properties = self.project.properties.get((origin.kind, origin.name))
+        properties = self._properties(origin)
         return properties.body if properties else Mapping()
 
     def _described(self, body: Mapping, origin: Origin) -> str:
         """Return the description of a thing and of its columns."""
         lines = [self._text(body.get("description"), origin, line_of(body))]
-        for column in listed(body.get("columns")):
-            if isinstance(column, dict) and column.get("description"):
+        for column in mappings_in(body, "columns", origin, []):
+            if column.get("description"):
                 text = self._text(column["description"], origin, line_of(column))
                 lines.append(f"- {column.get('name')}: {' '.join(text.split())}")
         return "\n".join(line for line in lines if line)
@@ -290,7 +346,7 @@ class _Importer:
         try:
             return str(self.project.templates.value(str(text))).strip() if text else ""
         except UncertainError as error:
-            properties = self.project.properties.get((origin.kind, origin.name))
+            properties = self._properties(origin)
             path = properties.path if properties else origin.path
             self.drafts.skip(Origin("description", origin.name, path, line), str(error))
             return ""
@@ -301,7 +357,12 @@ class _Importer:
         below = next(b for p, b in self.project.files["seed"] if p == origin.path)
         config = self.config_of(origin, below)
         types: dict[str, str] = {}
-        for column, written in (config.get("column_types") or {}).items():
+        stated: Any = config.get("column_types") or {}
+        if not isinstance(stated, dict):
+            place = Origin("config", f"{origin.name}.column_types", origin.path)
+            self.drafts.skip(place, "it has to be a mapping")
+            stated = {}
+        for column, written in stated.items():
             types[str(column)] = self._type(str(written), origin, str(column))
         place, separator = self.project.root / origin.path, config.get("delimiter")
         if separator is not None and len(str(separator)) != 1:
@@ -311,37 +372,61 @@ class _Importer:
         if draft is not None:
             self.annotate(draft, config)
 
-    def _read_source(self, origin: Origin, target: Target) -> None:
-        body = self._body(origin)
+    def _source_config(self, origin: Origin, body: Mapping) -> dict[str, Any]:
+        """Return the configuration of a table of a source, with that of the source."""
         source: Mapping = body["source"]
+        directory = self.project.below(origin.path).rpartition("/")[0]
+        names = (directory, str(source.get("name")), str(body.get("name")))
+        config = self.project.config("sources", "/".join(n for n in names if n) + ".yml")
+        config = self._with_own(config, origin, source)
+        shared: Any = config.get("meta")
+        if isinstance(shared, dict):
+            used = {k: v for k, v in shared.items() if k in ("owner", "external_location")}
+            scopes = (source, mapping_in(source, "config", origin, []))
+            own = [key for scope in scopes for key in mapping_in(scope, "meta", origin, [])]
+            for key in (k for k in shared if k not in used):
+                line = next((line_of(k) for k in own if k == key), source.line)
+                place = Origin("meta", f"{source.get('name')}.{key}", origin.path, line)
+                self.drafts.skip(place, COUNTERPARTS)
+            config["meta"] = used
+        return self._with_own(config, origin, body)
+
+    def _with_own(self, config: dict[str, Any], origin: Origin, body: Mapping) -> dict[str, Any]:
+        """Return a configuration with that of a source or a table added."""
+        own = {k: body[k] for k in ("tags", "meta", *_FRESHNESS) if k in body}
+        return merged(merged(config, own), self._stated(body, origin))
+
+    def _read_source(self, origin: Origin, target: Target) -> None:
+        body, config = self._body(origin), self._source_configs[origin.name]
         columns: dict[str, str] = {}
-        for column in listed(body.get("columns")):
-            if isinstance(column, dict) and column.get("data_type"):
+        entries = mappings_in(body, "columns", origin, [])
+        for column in entries:
+            if column.get("data_type"):
                 name = str(column.get("name"))
                 columns[name] = self._type(str(column["data_type"]), origin, name)
-        if len(columns) < len(listed(body.get("columns"))):
+        if len(columns) < len(entries):
             columns = {}
-        nested: Any = {**(source.get("meta") or {}), **(source.get("config", {}).get("meta") or {})}
-        own: Any = {**(body.get("meta") or {}), **(body.get("config", {}).get("meta") or {})}
-        written = own.get("external_location") or nested.get("external_location")
-        external: Any = body.get("external") or {}
+        external = mapping_in(body, "external", origin, self.drafts.not_carried)
+        meta: Any = config.get("meta")
+        written = meta.get("external_location") if isinstance(meta, dict) else None
         location = str(written or external.get("location") or "").replace("{name}", origin.name)
         draft = raw_table(self.drafts, origin, target.name, columns, location or None)
-        own.pop("external_location", None)
-        for key in external.keys() - {"location"}:
+        if isinstance(meta, dict):
+            config["meta"] = {k: v for k, v in meta.items() if k != "external_location"}
+        for key in (k for k in external if k != "location"):
             place = Origin("external", f"{origin.name}.{key}", origin.path, line_of(external))
             hint = f"complete the declaration in {target.path}"
             self.drafts.skip(place, "only the location of external data is carried", hint)
-        config: dict[str, Any] = {"tags": [*listed(source.get("tags")), *listed(body.get("tags"))]}
-        self.annotate(draft, {**config, "meta": own})
+        for key in _FRESHNESS:
+            if value := config.pop(key, None):
+                place = Origin(key, origin.name, origin.path, line_of(value, origin.line))
+                hint = "freshness.window of a source that reads it: docs/annotations.md"
+                self.drafts.skip(place, "raw tables have no freshness", hint)
+        self.annotate(draft, config)
+        source: Mapping = body["source"]
         draft.description = draft.description or self._text(
             source.get("description"), origin, line_of(source)
         )
-        for key in ("freshness", "loaded_at_field"):
-            if body.get(key) or source.get(key):
-                place = Origin(key, origin.name, origin.path, line_of(body.get(key), origin.line))
-                hint = "freshness.window of a source that reads it: docs/annotations.md"
-                self.drafts.skip(place, "raw tables have no freshness", hint)
 
     def _type(self, written: str, origin: Origin, column: str) -> str:
         try:
@@ -362,11 +447,8 @@ class _Importer:
     def _read_model(self, origin: Origin, target: Target) -> None:
         below = next(b for p, b in self.project.files["model"] if p == origin.path)
         config = self.config_of(origin, below)
-        if self._body(origin).get("versions"):
-            self.drafts.skip(origin, "versions of models have no counterpart")
-            return
         try:
-            translated, own, notes = self.translated(origin.path)
+            translated, config, notes = self.translated(origin.path, config)
         except UncertainError as error:
             place = Origin(origin.kind, origin.name, origin.path, error.line)
             self.drafts.skip(place, str(error), _COMPILE)
@@ -374,7 +456,6 @@ class _Importer:
         except UntranslatableError as error:
             self.drafts.skip(origin, str(error))
             return
-        config = merged(config, own)
         if reason := is_disabled(config):
             self.drafts.skip(origin, reason)
             return
@@ -394,8 +475,15 @@ class _Importer:
         self.annotate(draft, config)
         self.drafts.sources[draft.name] = draft
 
-    def translated(self, path: str) -> tuple[Translated, dict[str, Any], list[str]]:
-        """Return the query of a file, the configuration that it states, and notes.
+    def translated(
+        self, path: str, config: dict[str, Any]
+    ) -> tuple[Translated, dict[str, Any], list[str]]:
+        """Return the query of a file, its configuration, and notes.
+
+        Parameters
+        ----------
+        config
+            The configuration that is stated elsewhere.
 
         Raises
         ------
@@ -407,20 +495,24 @@ class _Importer:
         text, dialect = self.project.read(path), self.project.dialect
         try:
             rendered = self.project.templates.render(text)
-        except UncertainError:
-            compiled = self.project.compiled.get(path)
-            fresh = compiled is not None and compiled.raw.strip() == text.strip()
-            if compiled is None or not fresh or "is_incremental" in text:
+        except UncertainError as error:
+            compiled = self.project.manifest.compiled.get(path)
+            if compiled is None or "is_incremental" in text:
                 raise
-            if (compiled.node.get("config") or {}).get("materialized") == "incremental":
+            if compiled.config.get("materialized") == "incremental":
                 raise  # a macro may have asked whether the table was there when dbt compiled it
-            own = dict(compiled.node.get("unrendered_config") or {})
-            return translate(compiled.text, dialect, self.resolve), own, ["compiled by dbt"]
+            changed = compiled.raw.strip() != text.strip()
+            if change := "its text has changed" if changed else self.project.change(compiled):
+                reason = f"{error}; since dbt compiled it, {change}"
+                raise UncertainError(reason, error.line) from error
+            config = self._compiled_config(text, compiled, config)
+            return translate(compiled.text, dialect, self.resolve), config, ["compiled by dbt"]
         for key in rendered.tables.values():
             if key not in self.targets:
-                raise UncertainError(
-                    f"there is no {'.'.join(key[1:])}", _line_of_name(text, key[-1])
-                )
+                name, line = ".".join(key[1:]), _line_of_name(text, key[-1])
+                if key[0] == "ref" and self._has_versions(name):
+                    raise UncertainError(f"versions of `{name}` have no counterpart", line)
+                raise UncertainError(f"there is no {name}", line)
 
         def resolve(names: tuple[str, ...]) -> Target | None:
             key = rendered.tables.get(names[0]) if len(names) == 1 else None
@@ -429,7 +521,24 @@ class _Importer:
         translated = translate(rendered.text, dialect, resolve)
         translated = _without_marks(translated, {m: resolve((m,)) for m in rendered.tables})
         dropped = "is_incremental() is false: the table follows its data without it"
-        return translated, dict(rendered.config), [dropped] if rendered.is_incremental else []
+        config = merged(config, dict(rendered.config))
+        return translated, config, [dropped] if rendered.is_incremental else []
+
+    def _compiled_config(
+        self, text: str, compiled: Compiled, config: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the configuration of a file that dbt compiled.
+
+        That in its text counts most, then that stated elsewhere, then what only dbt knows.
+        """
+        calls = "".join(match[0] for match in _CONFIG_CALL.finditer(text))
+        unrendered: Any = compiled.node.get("unrendered_config")
+        known: dict[str, Any] = dict(unrendered) if isinstance(unrendered, dict) else {}
+        try:
+            own = dict(self.project.templates.render(calls).config)
+        except UncertainError:
+            return merged(config, known)
+        return merged({**known, **config}, own)
 
     def remove_readers(self) -> None:
         """Leave out sources that read one that is not imported, and checks that compare with it."""

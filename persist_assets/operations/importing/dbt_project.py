@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.errors import NotFoundError, SettingsError
+from persist_assets.core.errors import Location, NotFoundError, SettingsError
+from persist_assets.operations.importing.dbt_manifest import read_manifest
 from persist_assets.operations.importing.drafts import NotCarried, Origin
-from persist_assets.operations.importing.lined_yaml import Mapping, line_of, read_yaml
+from persist_assets.operations.importing.lined_yaml import (
+    Mapping,
+    line_below,
+    line_of,
+    mapping_in,
+    mappings_in,
+    read_mapping,
+    read_yaml,
+)
 from persist_assets.operations.importing.templates import (
     Templates,
     UncertainError,
@@ -19,6 +27,8 @@ from persist_assets.operations.importing.templates import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from persist_assets.operations.importing.dbt_manifest import Compiled, Manifest
 
 DEFAULT_PATHS = {
     "model": ["models"],
@@ -35,9 +45,22 @@ LATER = {
     "metrics": "metric",
     "semantic_models": "semantic model",
     "saved_queries": "saved query",
+    "functions": "function",
 }
 """Lists of things in files of properties that have no counterpart here."""
+_DIALECTS = "--dialect duckdb, postgres, snowflake, bigquery, databricks, …"
 COUNTERPARTS = "persist has no counterpart"
+_BODY = (
+    *("name", "description", "config", "columns", "tests", "data_tests", "tags", "meta", "docs"),
+    *("group", "access", "constraints", "versions", "latest_version", "quoting"),
+)
+_TABLE = ("source", "identifier", "external", "freshness", "loaded_at_field", "loaded_at_query")
+"""Properties of objects, and of tables of sources, that are read elsewhere, or mean nothing."""
+_COLUMN = (
+    *("name", "description", "data_type", "tests", "data_tests", "constraints", "quote"),
+    *("granularity", "docs", "config"),
+)
+"""Properties of columns that are read elsewhere, or mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +70,9 @@ class Properties:
     path: str
     body: Mapping
 
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A text as dbt compiled it.
-
-    Attributes
-    ----------
-    raw, text
-        The text before and after.
-    """
-
-    raw: str
-    text: str
-    node: dict[str, Any]
+    def origin(self, kind: str, name: str) -> Origin:
+        """Return the entry as an object of the project."""
+        return Origin(kind, name, self.path, self.body.line)
 
 
 @dataclass
@@ -72,25 +84,24 @@ class DbtProject:
     files
         The paths of files by what they are, each below one of the directories for it.
     properties
-        By kind and name: ``model``, ``seed``, ``snapshot``; ``source`` by ``source.table``.
-    compiled
-        What `dbt compile` left behind, by path.
-    nodes
-        The parts of the names of tables in compiled texts → kind and name.
+        By kind and name: ``model``, ``seed``, ``snapshot``; ``source`` by ``source.table``;
+        singular tests as ``test``.
+    versions
+        The names of files that have versions of models → the model.
     """
 
     root: Path
     name: str
     dialect: str
+    dialect_from: str
     settings: Mapping
     templates: Templates
+    manifest: Manifest
     files: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     properties: dict[tuple[str, str], Properties] = field(default_factory=dict)
     unit_tests: list[Properties] = field(default_factory=list)
-    groups: dict[str, Mapping] = field(default_factory=dict)
-    compiled: dict[str, Compiled] = field(default_factory=dict)
-    tests: list[dict[str, Any]] = field(default_factory=list)
-    relations: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: dict[str, Properties] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     not_carried: list[NotCarried] = field(default_factory=list)
 
     def read(self, path: str) -> str:
@@ -106,6 +117,17 @@ class DbtProject:
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{self.root / path} cannot be read: {error}") from error
 
+    def below(self, path: str) -> str:
+        """Return the path of a file from the directory of the settings to which it belongs."""
+        pairs = (pair for files in self.files.values() for pair in files)
+        return next((below for known, below in pairs if known == path), path)
+
+    def change(self, compiled: Compiled) -> str | None:
+        """Return what a compiled text depends on and has changed since; None: nothing."""
+        paths = [p for p, below in self.files["test"] if below.startswith("generic/")]
+        texts = {path: self.read(path) for path in paths if path.endswith(".sql")}
+        return self.manifest.change(compiled, self.read, {**self.templates.macros, **texts})
+
     def config(self, section: str, below: str) -> dict[str, Any]:
         """Return a file's configuration in `dbt_project.yml`, by its path below its directory."""
         values: dict[str, Any] = {}
@@ -116,8 +138,8 @@ class DbtProject:
             if not isinstance(level, dict):
                 break
             for key, value in level.items():
-                plain = key.removeprefix("+")
-                if key.startswith("+") or not isinstance(value, dict):
+                plain = str(key).removeprefix("+")
+                if str(key).startswith("+") or not isinstance(value, dict):
                     values = merged(values, {plain: self.value(value)})
         return values
 
@@ -178,39 +200,57 @@ def read_project(root: Path, dialect: str | None) -> DbtProject:
         raise NotFoundError(
             f"there is no dbt_project.yml in {root}", hint="name the directory of the dbt project"
         )
-    settings = read_yaml(root / "dbt_project.yml", root) or Mapping()
-    manifest = _manifest(root)
-    adapter = _adapter(root, settings, manifest)
+    settings = read_mapping(root / "dbt_project.yml", root)
+    name = str(settings.get("name", root.name))
+    manifest = read_manifest(root, name)
+    unread = [*manifest.not_carried]
+    adapter, place = _adapter(root, settings, manifest, unread, is_needed=dialect is None)
     chosen = dialect or (ADAPTERS.get(adapter, adapter) if adapter else None)
     if chosen is None:
-        raise SettingsError(
-            "the SQL dialect of the models is unknown: there is no profiles.yml",
-            hint="set it: --dialect duckdb, postgres, snowflake, bigquery, databricks, …",
-        )
-    name = str(settings.get("name", root.name))
-    variables = dict(settings.get("vars") or {})
-    variables |= variables.get(name) or {} if isinstance(variables.get(name), dict) else {}
+        raise _unknown_dialect(root, unread)
+    own = Origin("project", name, "dbt_project.yml")
+    variables: dict[str, Any] = dict(mapping_in(settings, "vars", own, unread))
+    variables |= variables[name] if isinstance(variables.get(name), dict) else {}
     templates = Templates(adapter or chosen, variables, name)
-    project = DbtProject(root, name, chosen, settings, templates)
+    project = DbtProject(
+        root, name, chosen, "--dialect" if dialect else place, settings, templates, manifest
+    )
+    project.not_carried = unread
     for kind, default in DEFAULT_PATHS.items():
         key = {"analysis": "analysis-paths"}.get(kind, f"{kind}-paths")
-        directories = settings.get(key) or [*default, *(["data-tests"] if kind == "test" else [])]
+        extra = ["data-tests"] if kind == "test" else []
+        directories = [str(d) for d in listed(settings.get(key))] or [*default, *extra]
         project.files[kind] = sorted(_files(root, directories))
     _read_texts(project)
     for path in sorted({p for files in project.files.values() for p, _ in files}):
         if path.endswith((".yml", ".yaml")):
             _read_properties(project, path)
+    _list_unknown(project)
     for key in ("on-run-start", "on-run-end"):
         for hook in listed(settings.get(key)):
             origin = Origin("hook", key, "dbt_project.yml", line_of(hook))
             project.not_carried.append(NotCarried(origin, COUNTERPARTS))
-    _read_manifest(project, manifest)
     return project
+
+
+def _unknown_dialect(root: Path, unread: list[NotCarried]) -> SettingsError:
+    """Return the error that no file states the dialect."""
+    message, hint = "the SQL dialect of the models is unknown", f"set it: {_DIALECTS}"
+    for entry in unread:
+        if entry.origin.path == "profiles.yml":
+            place = Location("profiles.yml", entry.origin.line)
+            message = f"{message}: {entry.origin.name}: {entry.reason}"
+            return SettingsError(message, location=place, hint=hint)
+    if (root / "profiles.yml").is_file():
+        return SettingsError(f"{message}: profiles.yml states no adapter", hint=hint)
+    return SettingsError(f"{message}: there is no profiles.yml", hint=hint)
 
 
 def _files(root: Path, directories: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the files of some directories: their paths from the root, and from their directory."""
     for directory in directories:
+        if not (root / directory).resolve().is_relative_to(root.resolve()):
+            continue
         for path in (root / directory).rglob("*"):
             hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
             if path.is_file() and not hidden and path.resolve().is_relative_to(root.resolve()):
@@ -220,19 +260,42 @@ def _files(root: Path, directories: list[str]) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _adapter(root: Path, settings: Mapping, manifest: dict[str, Any]) -> str | None:
-    """Return the adapter of a project: that of its profile, or that of its manifest."""
-    profiles = root / "profiles.yml"
-    if profiles.is_file():
-        body: Any = read_yaml(profiles, root) or {}
-        profile: Any = body.get(settings.get("profile"))
-        if isinstance(profile, dict):
-            outputs: Any = profile.get("outputs") or {}
-            output = outputs.get(profile.get("target"), next(iter(outputs.values()), {}))
-            if isinstance(output, dict) and output.get("type"):
-                return str(output["type"])
-    adapter = manifest.get("metadata", {}).get("adapter_type")
-    return str(adapter) if adapter else None
+def _adapter(
+    root: Path,
+    settings: Mapping,
+    manifest: Manifest,
+    unread: list[NotCarried],
+    *,
+    is_needed: bool,
+) -> tuple[str | None, str]:
+    """Return the adapter of a project, and its place: its profile, or its manifest.
+
+    Parameters
+    ----------
+    is_needed
+        The dialect is that of the adapter: a doubt about the adapter is listed.
+    """
+    name = str(settings.get("profile"))
+    path = root / "profiles.yml"
+    profiles = read_mapping(path, root) if path.is_file() else Mapping()
+    origin = Origin("profile", name, "profiles.yml")
+    profile = mapping_in(profiles, name, origin, unread)
+    outputs = mapping_in(profile, "outputs", origin, unread)
+    kinds = {
+        key: str(output["type"])
+        for key, output in outputs.items()
+        if isinstance(output, dict) and output.get("type")
+    }
+    target = str(profile.get("target", "default"))
+    output = target if target in kinds else next(iter(kinds), None)
+    if output is None:
+        return manifest.adapter, "target/manifest.json"
+    line = line_below(profile, "target")
+    if is_needed and target not in kinds and len(set(kinds.values())) > 1:
+        reason = f"`{target}` is no output: the dialect is that of the first one, `{output}`"
+        place = Origin("target", name, "profiles.yml", line)
+        unread.append(NotCarried(place, reason, f"set it: {_DIALECTS}"))
+    return kinds[output], f"output `{output}` in profiles.yml"
 
 
 def _read_texts(project: DbtProject) -> None:
@@ -259,72 +322,65 @@ def _read_texts(project: DbtProject) -> None:
 def _read_properties(project: DbtProject, path: str) -> None:
     """Read one file of properties."""
     body: Any = read_yaml(project.root / path, project.root)
-    if not isinstance(body, dict):
+    if not isinstance(body, Mapping):
+        if body is not None:
+            place = Origin("properties", path.rpartition("/")[2], path)
+            project.not_carried.append(NotCarried(place, "it has to be a mapping"))
         return
-    for key, kind in (("models", "model"), ("seeds", "seed"), ("snapshots", "snapshot")):
-        for entry in _mappings(body.get(key)):
-            project.properties[kind, str(entry.get("name"))] = Properties(path, entry)
-    for source in _mappings(body.get("sources")):
-        for table in _mappings(source.get("tables")):
+    file, unread = Origin("properties", path.rpartition("/")[2], path), project.not_carried
+    kinds = {"models": "model", "seeds": "seed", "snapshots": "snapshot"}
+    for key, kind in (*kinds.items(), ("tests", "test"), ("data_tests", "test")):
+        for entry in mappings_in(body, key, file, unread):
+            name, properties = str(entry.get("name")), Properties(path, entry)
+            project.properties[kind, name] = properties
+            versions = mappings_in(entry, "versions", properties.origin(kind, name), unread)
+            for version in versions if kind == "model" else ():
+                stem = version.get("defined_in") or f"{name}_v{version.get('v')}"
+                project.versions[str(stem)] = name
+    for source in mappings_in(body, "sources", file, unread):
+        origin = Properties(path, source).origin("source", str(source.get("name")))
+        for table in mappings_in(source, "tables", origin, unread):
             merged_table = Mapping(table)
             merged_table.line = table.line
             merged_table["source"] = source
             name = f"{source.get('name')}.{table.get('name')}"
             project.properties["source", name] = Properties(path, merged_table)
-    project.unit_tests += [Properties(path, e) for e in _mappings(body.get("unit_tests"))]
-    project.groups |= {str(e.get("name")): e for e in _mappings(body.get("groups"))}
+    tests = mappings_in(body, "unit_tests", file, unread)
+    project.unit_tests += [Properties(path, entry) for entry in tests]
+    for entry in mappings_in(body, "groups", file, unread):
+        project.groups[str(entry.get("name"))] = Properties(path, entry)
     for key, kind in LATER.items():
-        for entry in _mappings(body.get(key)):
+        for entry in mappings_in(body, key, file, unread):
             origin = Origin(kind, str(entry.get("name")), path, entry.line)
             project.not_carried.append(NotCarried(origin, COUNTERPARTS))
 
 
-def _mappings(value: Any) -> list[Mapping]:
-    return [entry for entry in listed(value) if isinstance(entry, Mapping)]
-
-
-# --------------------------------------------------------------------------- what dbt compiled
-
-
-def _manifest(root: Path) -> dict[str, Any]:
-    path = root / "target" / "manifest.json"
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}", hint="run `dbt compile`") from error
-    return document if isinstance(document, dict) else {}
-
-
-def _read_manifest(project: DbtProject, manifest: dict[str, Any]) -> None:
-    """Read compiled texts and the names of tables in them."""
-    nodes: dict[str, Any] = {**manifest.get("nodes", {}), **manifest.get("sources", {})}
-    for node in nodes.values():
-        kind, name = str(node.get("resource_type")), str(node.get("name"))
-        if node.get("relation_name"):
-            is_source = kind == "source"
-            target = ("source", str(node["source_name"]), name) if is_source else ("ref", name)
-            project.relations[str(node["relation_name"])] = target
-        if kind == "model" and node.get("package_name") != project.name:
-            path = f"{node.get('package_name')}/{node.get('original_file_path')}"
-            project.not_carried.append(
-                NotCarried(Origin("model", name, path), "it belongs to a package")
-            )
-        text = node.get("compiled_code") or _compiled_text(project, node)
-        if text is None:
+def _list_unknown(project: DbtProject) -> None:
+    """List the properties of models, seeds, sources and their columns that nothing here has."""
+    for (kind, name), properties in project.properties.items():
+        if kind not in ("model", "seed", "source"):
             continue
-        if kind == "test" and node.get("test_metadata"):
-            project.tests.append({**node, "compiled_code": text})
-        elif node.get("package_name") == project.name:
-            raw = str(node.get("raw_code", ""))
-            project.compiled[str(node["original_file_path"])] = Compiled(raw, text, node)
+        body, origin = properties.body, properties.origin(kind, name)
+        known = (*_BODY, *_TABLE) if kind == "source" else _BODY
+        _list_keys(project, origin, body, known, "property")
+        for version in mappings_in(body, "versions", origin, []):
+            mappings_in(version, "columns", origin, project.not_carried)
+        for column in mappings_in(body, "columns", origin, project.not_carried):
+            place = Origin("column", f"{name}.{column.get('name')}", properties.path, column.line)
+            _list_keys(project, place, column, _COLUMN)
+            _list_keys(project, place, mapping_in(column, "config", place, project.not_carried))
 
 
-def _compiled_text(project: DbtProject, node: dict[str, Any]) -> str | None:
-    """Return the text below `target/compiled`, if the manifest has none."""
-    place = project.root / "target" / "compiled" / str(node.get("package_name"))
-    path = place / str(node.get("original_file_path"))
-    if node.get("resource_type") not in ("model", "snapshot") or not path.is_file():
-        return None
-    return path.read_text(encoding="utf-8")
+def _list_keys(
+    project: DbtProject,
+    origin: Origin,
+    body: Mapping,
+    known: tuple[str, ...] = (),
+    kind: str | None = None,
+) -> None:
+    """List the keys of a mapping, each as an object of a kind, or of one that is called like it."""
+    for key, value in body.items():
+        if key not in known and value not in (None, [], {}, "", False):
+            line = line_below(body, key, origin.line)
+            place = Origin(kind or f"column {key}", f"{origin.name}.{key}", origin.path, line)
+            project.not_carried.append(NotCarried(place, COUNTERPARTS))

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from persist_assets.operations.importing import drafts as parts
-from persist_assets.operations.importing.dbt_project import is_disabled, listed
+from persist_assets.operations.importing.dbt_project import (
+    COUNTERPARTS,
+    is_disabled,
+    listed,
+    merged,
+)
 from persist_assets.operations.importing.drafts import Case, Origin
-from persist_assets.operations.importing.lined_yaml import Mapping, line_of, plain
+from persist_assets.operations.importing.lined_yaml import (
+    line_below,
+    line_of,
+    mapping_in,
+    mappings_in,
+    plain,
+)
 from persist_assets.operations.importing.templates import UncertainError
 from persist_assets.operations.importing.translation import (
     UntranslatableError,
@@ -20,11 +33,24 @@ from persist_assets.operations.importing.writing import add_failing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from persist_assets.operations.importing.dbt_manifest import Compiled
     from persist_assets.operations.importing.dbt_project import DbtProject, Properties
     from persist_assets.operations.importing.drafts import Draft, Drafts, Rule
     from persist_assets.operations.importing.translation import Target, Translated
 
-_SETTINGS = ("severity", "where", "limit", "fail_calc", "error_if", "warn_if", "store_failures")
+_RESULT = ("where", "limit", "fail_calc", "error_if", "warn_if")
+"""Settings on which the result of a test depends."""
+_SETTINGS = ("severity", *_RESULT, "store_failures", "store_failures_as")
+_CONFIG = (*_SETTINGS, "enabled", "tags", "meta", "group", "database", "schema", "alias")
+"""Settings that may also stand beside the arguments of a test."""
+_DEFAULTS = {"fail_calc": "count(*)", "error_if": "!= 0", "warn_if": "!= 0"}
+_ARGUMENTS = {
+    "accepted_values": ("values", "quote"),
+    "relationships": ("to", "field"),
+    "dbt_utils.expression_is_true": ("expression",),
+    "dbt_utils.unique_combination_of_columns": ("combination_of_columns", "quote_columns"),
+}
+"""The arguments of generic tests that become checks."""
 _REF = re.compile(r"^\s*(?:ref|source)\((.*)\)\s*$", re.S)
 _COMPILE = "run `dbt compile` in the project, and import it again"
 _UNIT_KEYS = ("name", "description", "model", "given", "expect", "config", "overrides", "tags")
@@ -42,8 +68,14 @@ class Importer(Protocol):
         """Return the source that a table of a compiled text refers to."""
         ...
 
-    def translated(self, path: str) -> tuple[Translated, dict[str, Any], list[str]]:
-        """Return the query of a file, the configuration that it states, and notes."""
+    def translated(
+        self, path: str, config: dict[str, Any]
+    ) -> tuple[Translated, dict[str, Any], list[str]]:
+        """Return the query of a file, its configuration, and notes."""
+        ...
+
+    def annotate(self, draft: Draft, config: dict[str, Any]) -> None:
+        """Put a configuration into the annotation of a draft; list the rest."""
         ...
 
 
@@ -53,44 +85,87 @@ class Importer(Protocol):
 def read_data_tests(importer: Importer) -> None:
     """Add the generic tests of all models, seeds and sources."""
     for (kind, name), properties in importer.project.properties.items():
+        if kind == "test":
+            continue
         key = ("source", *name.split(".", 1)) if kind == "source" else ("ref", name)
         target = importer.targets.get(key)
         draft = importer.drafts.sources.get(target.name) if target else None
-        for column, entry, line in _tests_of(properties.body):
-            test, values = _named(entry)
-            origin = Origin("test", _test_name(test, name, column), properties.path, line)
+        for called, column, entry, line in _tests_of(properties, name):
+            name_of_test = _test_name(_test_of(entry), called, column)
+            origin = Origin("test", name_of_test, properties.path, line)
             if draft is None:
                 importer.drafts.skip(origin, f"`{name}` is not imported")
                 continue
-            _read_data_test(importer, draft, origin, test, column, values)
+            try:
+                test = _read_test(entry, column)
+            except UntranslatableError as error:
+                importer.drafts.skip(origin, str(error))
+                continue
+            _read_data_test(importer, draft, origin, test)
 
 
-def _tests_of(body: Mapping) -> Iterator[tuple[str | None, Any, int]]:
-    """Yield the column, the entry and the line of each test of a thing."""
-    for key in ("tests", "data_tests"):
-        for entry in listed(body.get(key)):
-            yield None, entry, line_of(entry, body.line)
-    for column in listed(body.get("columns")):
-        if isinstance(column, Mapping):
+def _tests_of(properties: Properties, name: str) -> Iterator[tuple[str, str | None, Any, int]]:
+    """Yield the object, the column, the entry and the line of each test of a thing.
+
+    The object is a model, a seed or a source, or a version of a model.
+    """
+    body, origin = properties.body, properties.origin("property", name)
+    versions = mappings_in(body, "versions", origin, [])
+    for scope in (body, *versions):
+        called = f"{name}_v{scope.get('v')}" if scope is not body else name
+        for key in ("tests", "data_tests"):
+            for entry in listed(scope.get(key)):
+                yield called, None, entry, line_of(entry, scope.line)
+        for column in mappings_in(scope, "columns", origin, []):
             for key in ("tests", "data_tests"):
                 for entry in listed(column.get(key)):
-                    yield str(column.get("name")), entry, line_of(entry, column.line)
+                    yield called, str(column.get("name")), entry, line_of(entry, column.line)
 
 
-def _named(entry: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of a test; those below `config` and `arguments` too."""
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A generic test as it is stated: its arguments and its settings."""
+
+    name: str
+    column: str | None
+    arguments: dict[str, Any]
+    config: dict[str, Any]
+    description: Any = None
+
+
+def _test_of(entry: Any) -> str:
+    """Return the name of the generic test that an entry uses."""
     if not isinstance(entry, dict):
-        return str(entry), {}
-    if "test_name" in entry:
-        test, body = str(entry["test_name"]), {k: v for k, v in entry.items() if k != "test_name"}
-    else:
-        test, value = next(iter(entry.items()))
-        body = dict(value or {}) | {k: v for k, v in entry.items() if k != test}
-    return test, {
-        **{k: v for k, v in body.items() if k not in ("config", "arguments")},
-        **(body.get("config") or {}),
-        **(body.get("arguments") or {}),
-    }
+        return str(entry)
+    return str(entry.get("test_name") or next(iter(entry), ""))
+
+
+def _read_test(entry: Any, column: str | None) -> _Test:
+    """Return a generic test; arguments and settings may stand below keys of their own.
+
+    Raises
+    ------
+    UntranslatableError
+        Its arguments or settings are no mapping.
+    """
+    name = _test_of(entry)
+    if not isinstance(entry, dict):
+        return _Test(name, column, {}, {})
+    below = None if "test_name" in entry else entry.get(name)
+    body = dict(_mapping(below, name))
+    body |= {k: v for k, v in entry.items() if k not in (name, "test_name")}
+    config = dict(_mapping(body.pop("config", None), "config"))
+    arguments = _mapping(body.pop("arguments", None), "arguments")
+    config = {k: body.pop(k) for k in _CONFIG if k in body} | config
+    description = body.pop("description", None)
+    body.pop("name", None)
+    arguments = {**body, **arguments}
+    stated = arguments.pop("column_name", column)
+    return _Test(name, stated and str(stated), arguments, config, description)
+
+
+def _is(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _test_name(test: str, name: str, column: str | None) -> str:
@@ -98,49 +173,105 @@ def _test_name(test: str, name: str, column: str | None) -> str:
     return "_".join(words)
 
 
-def _read_data_test(
-    importer: Importer,
-    draft: Draft,
-    origin: Origin,
-    test: str,
-    column: str | None,
-    values: dict[str, Any],
-) -> None:
+def _read_data_test(importer: Importer, draft: Draft, origin: Origin, test: _Test) -> None:
     """Turn a test into a check, or its query as compiled by dbt into a source; else list it."""
     project = importer.project
-    values = _defaults(project, origin) | {k: project.value(v) for k, v in values.items()}
-    if reason := is_disabled(values):
+    config = _defaults(importer, "data_tests", origin) | _rendered(project, test.config)
+    if reason := is_disabled(config):
         importer.drafts.skip(origin, reason)
         return
-    settings = {k: values.pop(k) for k in _SETTINGS if k in values}
-    for key in ("name", "description", "tags", "meta", "enabled"):
-        values.pop(key, None)
-    column = str(values.pop("column_name", column)) if column or "column_name" in values else None
-    only_warns = str(settings.pop("severity", "error")).lower() == "warn"
-    settings.pop("store_failures", None)
-    make = _RULES.get(test)
+    keeps_failures, only_warns = _keeps_failures(config), _only_warns(config)
+    settings = _effective(config)
+    values = _rendered(project, test.arguments)
     try:
-        if "{{" in repr(values) or "{{" in repr(settings):
-            raise UntranslatableError("its arguments are known only to dbt")
-        if make is None or settings.keys() - {"where"}:
-            raise UntranslatableError(_unknown(test, settings))
-        rule = make(importer, origin, column, values, only_warns)
-        if "where" in settings:
-            where = translate_condition(str(settings["where"]), importer.project.dialect)
-            failing = rule.failing.replace("{table}", f"(SELECT * FROM {{table}} WHERE {where})")
-            rule = parts.Rule(origin, "where", origin.name, "", failing, only_warns)
+        rule = _rule(importer, origin, test, values, settings, only_warns)
     except (UntranslatableError, KeyError, TypeError, ValueError) as error:
-        if not _carry_compiled(importer, origin, test, column, draft, only_warns):
-            reason = str(error) if isinstance(error, UntranslatableError) else "its arguments"
+        reason = str(error) if isinstance(error, UntranslatableError) else "its arguments"
+        change = _carry_compiled(importer, origin, test, draft, config)
+        if change is not None:
+            reason = f"{reason}; since dbt compiled it, {change}" if change else reason
             importer.drafts.skip(origin, reason, _COMPILE)
-        return
-    draft.rules.append(rule)
+            return
+    else:
+        draft.rules.append(replace(rule, keeps_failures=keeps_failures))
+    _list_settings(importer, origin, {**config, "description": test.description})
 
 
-def _defaults(project: DbtProject, origin: Origin) -> dict[str, Any]:
-    """Return the settings in `dbt_project.yml` of a file's tests, as far as they are read."""
-    below = origin.path.partition("/")[2]
-    config = project.config("tests", below) | project.config("data_tests", below)
+def _rule(
+    importer: Importer,
+    origin: Origin,
+    test: _Test,
+    values: dict[str, Any],
+    settings: dict[str, Any],
+    only_warns: bool,
+) -> Rule:
+    """Return the check of a test.
+
+    Raises
+    ------
+    UntranslatableError
+        It is known only to dbt.
+    """
+    make = _RULES.get(test.name)
+    if "{{" in repr(values) or "{{" in repr(settings):
+        raise UntranslatableError("its arguments are known only to dbt")
+    if make is None or settings.keys() - {"where"}:
+        raise UntranslatableError(_unknown(test.name, settings))
+    odd = [key for key in values if key not in _ARGUMENTS.get(test.name, ())]
+    if odd:
+        raise UntranslatableError(f"its argument `{odd[0]}` has no counterpart")
+    rule = make(importer, origin, test.column, values, only_warns)
+    if "where" in settings:
+        where = translate_condition(str(settings["where"]), importer.project.dialect)
+        failing = rule.failing.replace("{table}", f"(SELECT * FROM {{table}} WHERE {where})")
+        rule = parts.Rule(origin, "where", origin.name, "", failing, only_warns)
+    return rule
+
+
+def _rendered(project: DbtProject, values: dict[str, Any]) -> dict[str, Any]:
+    return {key: project.value(value) for key, value in values.items()}
+
+
+def _only_warns(config: dict[str, Any]) -> bool:
+    return str(config.get("severity", "error")).lower() == "warn"
+
+
+def _effective(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings on which the result of a test depends, without those of no effect."""
+    ignored = ("error_if",) if _only_warns(config) else ()
+    return {
+        key: config[key]
+        for key in _RESULT
+        if key in config and key not in ignored and config[key] not in (None, _DEFAULTS.get(key))
+    }
+
+
+def _keeps_failures(config: dict[str, Any]) -> bool:
+    """Whether failing rows are stored in a table."""
+    form = config.get("store_failures_as")
+    stores = str(config.get("store_failures", False)).lower() == "true"
+    return str(form) in ("table", "view") if form is not None else stores
+
+
+def _list_settings(importer: Importer, origin: Origin, config: dict[str, Any]) -> None:
+    """List the settings of a test that its check cannot have."""
+    for key, value in config.items():
+        if key not in (*_SETTINGS, "enabled") and value not in (None, "", [], {}, False):
+            place = Origin("config", f"{origin.name}.{key}", origin.path, origin.line)
+            importer.drafts.skip(place, COUNTERPARTS)
+
+
+def _defaults(importer: Importer, section: str, origin: Origin) -> dict[str, Any]:
+    """Return the settings in `dbt_project.yml` of a file's tests; list what checks cannot have."""
+    project = importer.project
+    below = project.below(origin.path)
+    config = project.config(section, below)
+    if section == "data_tests":
+        config = project.config("tests", below) | config
+    for key in (key for key in config if key not in (*_SETTINGS, "enabled")):
+        line = line_below(project.settings, section)
+        place = Origin("config", f"{section}.{key}", "dbt_project.yml", line)
+        importer.drafts.skip(place, COUNTERPARTS)
     return {key: config[key] for key in (*_SETTINGS, "enabled") if key in config}
 
 
@@ -229,44 +360,62 @@ _RULES: dict[str, Callable[[Importer, Origin, str | None, dict[str, Any], bool],
 
 
 def _carry_compiled(
-    importer: Importer,
-    origin: Origin,
-    test: str,
-    column: str | None,
-    draft: Draft,
-    only_warns: bool,
-) -> bool:
-    """Turn a generic test, as compiled by dbt, into a source; return whether it did."""
-    namespace, _, name = test.rpartition(".")
-    fits = [
-        node
-        for node in importer.project.tests
-        if node["test_metadata"].get("name") == name
-        and (node["test_metadata"].get("namespace") or "") == namespace
-        and (node.get("column_name") or None) == column
-        and str(node.get("attached_node") or "").rpartition(".")[2] == draft.origin.name
-    ]
-    plain_config = ("count(*)", "!= 0", "!= 0")
-    if len(fits) != 1:
-        return False
-    config = fits[0].get("config", {})
-    if (config.get("fail_calc"), config.get("error_if"), config.get("warn_if")) != plain_config:
-        return False
+    importer: Importer, origin: Origin, test: _Test, draft: Draft, config: dict[str, Any]
+) -> str | None:
+    """Turn a generic test, as compiled by dbt, into a source; return why not.
+
+    Returns
+    -------
+    str | None
+        What has changed since dbt compiled it; empty: it cannot be used; None: it is a source.
+    """
+    namespace, _, name = test.name.rpartition(".")
+    place = f"{draft.origin.kind}.{importer.project.name}.{draft.origin.name}"
+    fits: list[Compiled] = []
+    for compiled in importer.project.manifest.tests:
+        node, metadata = compiled.node, compiled.node["test_metadata"]
+        names = (metadata.get("name"), metadata.get("namespace") or "")
+        attached = (node.get("column_name") or None, node.get("attached_node"))
+        if names == (name, namespace) and attached == (test.column, place):
+            fits.append(compiled)
+    same = [compiled for compiled in fits if _is_same(importer.project, compiled, test, config)]
+    if len(same) != 1:
+        return "its arguments or settings have changed" if fits and not same else ""
+    if change := importer.project.change(same[0]):
+        return change
+    if _effective(config).keys() & _DEFAULTS.keys():
+        return ""
     try:
         dialect = importer.project.dialect
-        translated = translate(fits[0]["compiled_code"], dialect, importer.resolve)
+        translated = translate(same[0].text, dialect, importer.resolve)
     except UntranslatableError:
-        return False
-    notes = ["compiled by dbt", *translated.notes]
+        return ""
     add_failing(
         importer.drafts,
         origin,
         translated.sql,
         translated.reads,
-        only_warns=only_warns,
-        notes=notes,
+        only_warns=_only_warns(config),
+        keeps_failures=_keeps_failures(config),
+        notes=["compiled by dbt", *translated.notes],
     )
-    return True
+    return None
+
+
+def _is_same(project: DbtProject, compiled: Compiled, test: _Test, config: dict[str, Any]) -> bool:
+    """Whether dbt compiled a test with the arguments and settings that it has now."""
+    known = compiled.node["test_metadata"].get("kwargs")
+    arguments: dict[str, Any] = dict(known) if isinstance(known, dict) else {}
+    arguments = {k: v for k, v in arguments.items() if k not in ("model", "column_name")}
+    written = (test.arguments, _rendered(project, test.arguments))
+    if _json(arguments) not in [_json(values) for values in written]:
+        return False
+    stated, used = _DEFAULTS | config, _DEFAULTS | compiled.config
+    return all(str(stated.get(k)).strip() == str(used.get(k)).strip() for k in _RESULT)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), sort_keys=True, default=str)
 
 
 # ------------------------------------------------------------------------------------ constraints
@@ -279,11 +428,11 @@ def read_constraints(importer: Importer) -> None:
         draft = importer.drafts.sources.get(target.name) if target else None
         if draft is None or name not in importer.enforced:
             continue
-        body = properties.body
-        for column in (None, *listed(body.get("columns"))):
-            place = column if isinstance(column, Mapping) else body
-            named = str(place.get("name")) if column is not None else None
-            for entry in listed(place.get("constraints")):
+        body, unread = properties.body, importer.drafts.not_carried
+        owner = properties.origin(kind, name)
+        for place in (body, *mappings_in(body, "columns", owner, [])):
+            named = str(place.get("name")) if place is not body else None
+            for entry in mappings_in(place, "constraints", owner, unread):
                 words = [name, *([named] if named else []), str(entry.get("type"))]
                 line = line_of(entry, place.line)
                 origin = Origin("constraint", "_".join(words), properties.path, line)
@@ -293,7 +442,28 @@ def read_constraints(importer: Importer) -> None:
                     importer.drafts.skip(origin, str(error), "write a check of its source")
                     continue
                 known = {(rule.kind, rule.key) for rule in draft.rules}
-                draft.rules += [rule for rule in rules if (rule.kind, rule.key) not in known]
+                kinds = {rule.kind: rule.keeps_failures for rule in draft.rules}
+                draft.rules += [
+                    replace(rule, keeps_failures=kinds.get(rule.kind, False))
+                    for rule in rules
+                    if (rule.kind, rule.key) not in known
+                ]
+
+
+def agree_on_failures(importer: Importer) -> None:
+    """Let all checks of one kind store failing rows, or none; list those that do not."""
+    for draft in importer.drafts.sources.values():
+        for kind in dict.fromkeys(rule.kind for rule in draft.rules):
+            same = [rule for rule in draft.rules if rule.kind == kind]
+            if all(r.keeps_failures for r in same) or not any(r.keeps_failures for r in same):
+                continue
+            for rule in same:
+                if rule.keeps_failures:
+                    reason = f"only all checks `{kind}` of a source can store failing rows"
+                    place = replace(rule.origin, kind="store_failures")
+                    importer.drafts.skip(place, reason, "keep_failures=true: docs/annotations.md")
+                    i = draft.rules.index(rule)
+                    draft.rules[i] = replace(rule, keeps_failures=False)
 
 
 def _constraint(
@@ -330,32 +500,59 @@ def read_singular_tests(importer: Importer) -> None:
                 Origin("test macro", origin.name, path), "a custom generic test has no counterpart"
             )
             continue
-        try:
-            translated, config, notes = importer.translated(path)
-        except UncertainError as error:
-            place = Origin(origin.kind, origin.name, path, error.line)
-            importer.drafts.skip(place, str(error), _COMPILE)
-            continue
-        except UntranslatableError as error:
-            importer.drafts.skip(origin, str(error))
-            continue
-        config = _defaults(importer.project, origin) | config
-        if reason := is_disabled(config):
-            importer.drafts.skip(origin, reason)
-            continue
-        odd = [k for k in ("fail_calc", "error_if", "warn_if", "limit") if k in config]
-        if odd:
-            importer.drafts.skip(origin, f"`{', '.join(odd)}` of tests has no counterpart")
-            continue
-        only_warns = str(config.get("severity", "error")).lower() == "warn"
-        add_failing(
-            importer.drafts,
-            origin,
-            translated.sql,
-            translated.reads,
-            only_warns=only_warns,
-            notes=[*notes, *translated.notes],
-        )
+        config = _defaults(importer, "data_tests", origin)
+        properties = importer.project.properties.get(("test", origin.name))
+        if properties is not None:
+            config = merged(config, _singular_config(importer, origin, properties))
+        _read_singular_test(importer, origin, config)
+    names = {path.rpartition("/")[2] for path, _ in importer.project.files["test"]}
+    for (kind, name), properties in importer.project.properties.items():
+        if kind == "test" and f"{name}.sql" not in names:
+            importer.drafts.skip(properties.origin(kind, name), f"there is no test {name}.sql")
+
+
+def _singular_config(importer: Importer, origin: Origin, properties: Properties) -> dict[str, Any]:
+    """Return the configuration in the properties of a singular test; list what is unknown."""
+    body, place = properties.body, properties.origin(origin.kind, origin.name)
+    config = mapping_in(body, "config", place, importer.drafts.not_carried)
+    own = {key: body[key] for key in ("tags", "meta") if key in body}
+    for key in body:
+        if key not in ("name", "description", "config", "tags", "meta", "docs"):
+            odd = Origin("property", f"{origin.name}.{key}", place.path, line_below(body, key))
+            importer.drafts.skip(odd, COUNTERPARTS)
+    return merged(own, _rendered(importer.project, config))
+
+
+def _read_singular_test(importer: Importer, origin: Origin, config: dict[str, Any]) -> None:
+    """Turn a singular test into a source of failing rows, or list it."""
+    try:
+        translated, config, notes = importer.translated(origin.path, config)
+    except UncertainError as error:
+        place = Origin(origin.kind, origin.name, origin.path, error.line)
+        importer.drafts.skip(place, str(error), _COMPILE)
+        return
+    except UntranslatableError as error:
+        importer.drafts.skip(origin, str(error))
+        return
+    if reason := is_disabled(config):
+        importer.drafts.skip(origin, reason)
+        return
+    odd = [key for key in _effective(config) if key != "where"]
+    if odd:
+        importer.drafts.skip(origin, f"`{', '.join(odd)}` of tests has no counterpart")
+        return
+    if "where" in config:
+        notes = [*notes, "where: dbt does not apply it to singular tests"]
+    draft = add_failing(
+        importer.drafts,
+        origin,
+        translated.sql,
+        translated.reads,
+        only_warns=_only_warns(config),
+        keeps_failures=_keeps_failures(config),
+        notes=[*notes, *translated.notes],
+    )
+    importer.annotate(draft, {k: v for k, v in config.items() if k not in _SETTINGS})
 
 
 # ------------------------------------------------------------------------------------- unit tests
@@ -365,7 +562,13 @@ def read_unit_tests(importer: Importer) -> None:
     """Add the unit tests."""
     for properties in importer.project.unit_tests:
         body = properties.body
-        origin = Origin("unit test", str(body.get("name")), properties.path, body.line)
+        origin = properties.origin("unit test", str(body.get("name")))
+        config = _defaults(importer, "unit_tests", origin)
+        own = mapping_in(body, "config", origin, importer.drafts.not_carried)
+        config |= _rendered(importer.project, own)
+        if reason := is_disabled(config):
+            importer.drafts.skip(origin, reason)
+            continue
         model = str(body.get("model"))
         target = importer.targets.get(("ref", model))
         if target is None or target.name not in importer.drafts.sources:
@@ -377,6 +580,8 @@ def read_unit_tests(importer: Importer) -> None:
             importer.drafts.skip(origin, str(error))
             continue
         importer.drafts.cases.append(Case(origin, target.name, f"tests/{target.name}.yml", case))
+        shared = {key: body.get(key) for key in ("description", "tags")}
+        _list_settings(importer, origin, {**shared, **config})
 
 
 def _unit_test(importer: Importer, properties: Properties, target: Target) -> dict[str, Any]:
@@ -389,14 +594,15 @@ def _unit_test(importer: Importer, properties: Properties, target: Target) -> di
     """
     body = properties.body
     unknown = [key for key in body if key not in _UNIT_KEYS]
-    overrides: Any = body.get("overrides") or {}
+    overrides = _mapping(body.get("overrides"), "overrides")
     macros: Any = overrides.get("macros") or {}
     if unknown or overrides.get("vars") or overrides.get("env_vars"):
         raise UntranslatableError(f"`{(unknown or ['overrides'])[0]}` has no counterpart")
     if macros not in ({}, {"is_incremental": False}):
         raise UntranslatableError("it overrides macros; is_incremental() is false here")
     inputs: dict[str, Any] = {}
-    for fixture in listed(body.get("given")):
+    for entry in listed(body.get("given")):
+        fixture = _mapping(entry, "given")
         written = str(fixture.get("input"))
         if written.strip() == "this":
             raise UntranslatableError("an input is the table itself (`this`)")
@@ -404,11 +610,24 @@ def _unit_test(importer: Importer, properties: Properties, target: Target) -> di
     return {
         "source": target.name,
         "inputs": inputs,
-        "expect": _rows(importer, body.get("expect") or {}, "expect"),
+        "expect": _rows(importer, _mapping(body.get("expect"), "expect"), "expect"),
     }
 
 
-def _rows(importer: Importer, body: Any, key: str) -> Any:
+def _mapping(value: Any, key: str) -> dict[str, Any]:
+    """Return a mapping; an empty one for None.
+
+    Raises
+    ------
+    UntranslatableError
+        It is neither.
+    """
+    if value is not None and not isinstance(value, dict):
+        raise UntranslatableError(f"`{key}` has to be a mapping: {value}")
+    return value or {}
+
+
+def _rows(importer: Importer, body: dict[str, Any], key: str) -> Any:
     """Return the rows of a unit test: a list, or a query."""
     form = str(body.get("format", "dict"))
     rows, fixture = body.get("rows"), body.get("fixture")
@@ -425,8 +644,10 @@ def _rows(importer: Importer, body: Any, key: str) -> Any:
         import csv
 
         lines = str(rows or "").strip().splitlines()
-        read = csv.DictReader([line.strip() for line in lines], skipinitialspace=True)
+        read = [*csv.DictReader([line.strip() for line in lines], skipinitialspace=True)]
+        if any(None in row for row in read):
+            raise UntranslatableError(f"a row of `{key}` has more values than there are columns")
         return [{k: v if v != "" else None for k, v in row.items()} for row in read]
-    if form != "dict" or not isinstance(rows, list):
+    if form != "dict" or not isinstance(rows, list) or not all(map(_is, rows)):
         raise UntranslatableError(f"`{key}` has unknown rows")
     return plain(rows)

@@ -61,6 +61,8 @@ class Rule:
         The query of failing rows, over ``{table}``.
     only_warns
         A failure does not stop anything.
+    keeps_failures
+        Failing rows are stored. All checks of one kind store them, or none does.
     """
 
     origin: Origin
@@ -69,6 +71,7 @@ class Rule:
     value: str
     failing: str
     only_warns: bool = False
+    keeps_failures: bool = False
 
 
 @dataclass
@@ -126,6 +129,8 @@ class Drafts:
     not_carried: list[NotCarried] = field(default_factory=list)
     to_fill_in: dict[str, str] = field(default_factory=dict)
     """The information about raw tables that the user has to fill in, by name."""
+    dialect_from: str = ""
+    """What states the dialect, and its place."""
 
     def skip(self, origin: Origin, reason: str, hint: str | None = None) -> None:
         """Record that an object is not imported."""
@@ -149,15 +154,16 @@ def text_of(draft: Draft) -> tuple[str, Mapping[int, Sequence[Rule]], Sequence[R
         else:
             homeless.append(rule)
     for kind, rules in by_kind.items():
-        severity = " severity=warn" if rules[0].only_warns else ""
+        shared = " severity=warn" if rules[0].only_warns else ""
+        shared += " keep_failures=true" if all(rule.keeps_failures for rule in rules) else ""
         if kind in _LISTS:
             listed = ", ".join(rule.key for rule in rules)
-            block = f" {{{severity} }}" if severity else ""
+            block = f" {{{shared} }}" if shared else ""
             lines.append(f"--@ check {{ {kind}=[{listed}]{block} }}")
             by_line[len(lines)] = rules
             continue
         for rule in rules:
-            lines.append(f"--@ check {{ {kind} {{ {rule.key}{rule.value}{severity} }} }}")
+            lines.append(f"--@ check {{ {kind} {{ {rule.key}{rule.value}{shared} }} }}")
             by_line[len(lines)] = [rule]
     lines += [f"-- {line}".rstrip() for line in draft.description.splitlines()]
     sql = draft.sql.strip("\n")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from persist_assets.core.errors import NotFoundError, SettingsError
+from persist_assets.core.errors import Location, NotFoundError, SettingsError
 from persist_assets.operations.importing import drafts as parts
 from persist_assets.operations.importing.drafts import Case, Draft, Drafts, Origin
-from persist_assets.operations.importing.lined_yaml import Mapping, line_of, plain, read_yaml
+from persist_assets.operations.importing.lined_yaml import Mapping, line_of, read_yaml
 from persist_assets.operations.importing.raw_tables import raw_table, seed
 from persist_assets.operations.importing.sqlmesh_audits import rules_of
 from persist_assets.operations.importing.sqlmesh_headers import (
@@ -26,9 +26,11 @@ from persist_assets.operations.importing.sqlmesh_headers import (
     call,
     listed,
     read_headed,
-    tokenized,
     unquoted,
+    without_macros,
 )
+from persist_assets.operations.importing.sqlmesh_ranges import Ranged, of_all_time
+from persist_assets.operations.importing.sqlmesh_tests import case_of
 from persist_assets.operations.importing.translation import (
     Target,
     UntranslatableError,
@@ -72,6 +74,9 @@ _MERGED = {
     "INCREMENTAL_BY_PARTITION": "the table follows its query: partitions that the query no longer"
     " has go",
 }
+_HISTORY = "write a source with refresh=snapshot: docs/annotations.md"
+"""The way to replace models of the kinds SCD_TYPE_2…"""
+_STANDALONE = "write a persisted source of its rows with check { row_count { max=0 } }"
 _DEFAULTS = ("dialect", "kind", "owner", "start")
 """The defaults of models that are read."""
 _READ = (
@@ -79,17 +84,6 @@ _READ = (
     *("columns", "description", "column_descriptions", "enabled", "references"),
 )
 _CRON = re.compile(r"@(?:hourly|daily|weekly|monthly|yearly)|\S+(?: \S+){4}")
-_BOUND = r"(?P<before>\b(?:WHERE|AND|ON)\s+|\(\s*)(?P<column>[\w.]+)\s*"
-_BETWEEN = re.compile(_BOUND + r"\bBETWEEN\s+@start_(\w+)\s+AND\s+@end_\3\b", re.I)
-_FROM = re.compile(_BOUND + r">=\s*@start_(\w+)\b", re.I)
-_TO = re.compile(_BOUND + r"<=?\s*@end_(\w+)\b", re.I)
-_STARTS = {
-    "ds": "'{day}'",
-    "date": "CAST('{day}' AS DATE)",
-    "ts": "'{day} 00:00:00'",
-    "dt": "CAST('{day} 00:00:00' AS TIMESTAMP)",
-}
-"""The start of a model's time, in the types of SQLMesh's macros."""
 _FORMATS = ("%Y-%m-%d", "yyyy-MM-dd", "YYYY-MM-DD")
 """Formats of time columns whose values are ordered like days."""
 
@@ -123,7 +117,7 @@ def import_sqlmesh(root: Path, dialect: str | None = None) -> Drafts:
         Its dialect is not known, or one of its files cannot be read.
     """
     name, config = _config(root)
-    importer = _Importer(root, config, dialect)
+    importer = _Importer(root, name, config, dialect)
     importer.list_defaults(name)
     importer.read_models()
     importer.read_externals()
@@ -143,16 +137,49 @@ def _config(root: Path) -> tuple[str, Mapping]:
         )
     if name.endswith(".py"):
         return name, Mapping()  # only SQLMesh can run it
-    return name, read_yaml(root / name, root) or Mapping()
+    config = read_yaml(root / name, root)
+    return name, _mapping(Mapping() if config is None else config, "the configuration", name)
+
+
+def _mapping(value: Any, what: str, path: str, line: int = 1) -> Mapping:
+    """Return a mapping of the configuration.
+
+    Raises
+    ------
+    SettingsError
+        It is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{what} is not a mapping", location=Location(path, line))
+    return value
+
+
+def _section(config: Mapping, key: str, path: str) -> Mapping:
+    """Return a mapping in a mapping of the configuration; an empty one if it has none.
+
+    Raises
+    ------
+    SettingsError
+        It is something else.
+    """
+    value = config.get(key)
+    if value is None:
+        return Mapping()
+    return _mapping(value, f"`{key}`", path, _line_at(config, key))
+
+
+def _line_at(mapping: Mapping, key: str) -> int:
+    """Return the line of a key of a mapping."""
+    return line_of(next((k for k in mapping if k == key), None), mapping.line)
 
 
 class _Importer:
     """The state of an import while a project is read."""
 
-    def __init__(self, root: Path, config: Mapping, dialect: str | None) -> None:
+    def __init__(self, root: Path, name: str, config: Mapping, dialect: str | None) -> None:
         self.root = root
-        self.defaults: dict[str, Any] = dict(config.get("model_defaults") or {})
-        chosen = dialect or self.defaults.get("dialect") or _engine(config)
+        self.defaults = _section(config, "model_defaults", name)
+        chosen = dialect or self.defaults.get("dialect") or _engine(config, name)
         if not chosen:
             raise SettingsError(
                 "the SQL dialect of the models is unknown: config.yaml sets none",
@@ -168,6 +195,7 @@ class _Importer:
         self.models: list[_Model] = []
         self.audits: dict[str, tuple[Origin, Headed]] = {}
         self.targets: dict[tuple[str, ...], Target] = {}
+        self.ranged: dict[str, Ranged] = {}
 
     def list_defaults(self, name: str) -> None:
         """List the defaults of models that are not carried, such as audits.
@@ -283,9 +311,18 @@ class _Importer:
         files = ["external_models.yaml", "external_models.yml", "schema.yaml", "schema.yml"]
         files = [f for f in files if (self.root / f).is_file()]
         for path in (*files, *(p for p, _ in self._files("external_models", ".yaml", ".yml"))):
-            for entry in read_yaml(self.root / path, self.root) or []:
+            body: Any = read_yaml(self.root / path, self.root)
+            if not isinstance(body, list | None):
+                origin = Origin("external model", path, path, line_of(body))
+                self.drafts.skip(origin, "it is not a list of external models")
+                continue
+            entries: list[Any] = body or []
+            for entry in entries:
                 if isinstance(entry, Mapping) and entry.get("name"):
                     self._external(str(entry["name"]), path, entry)
+                else:
+                    origin = Origin("external model", path, path, line_of(entry))
+                    self.drafts.skip(origin, "an external model without a name")
         for model in self.models:
             for names in self._tables(model):
                 if self.resolve(names) is None:
@@ -314,7 +351,12 @@ class _Importer:
         )
         self.targets[key] = Target(own, f"sources/raw/{own}.sql", above[-1])
         columns: dict[str, str] = {}
-        for column, kind in (entry.get("columns") or {}).items():
+        written = entry.get("columns") or Mapping()
+        if not isinstance(written, Mapping):
+            place = Origin("property", f"{name}.columns", path, _line_at(entry, "columns"))
+            self.drafts.skip(place, "it is not a mapping of columns to types")
+            written = Mapping()
+        for column, kind in written.items():
             columns[str(column)] = self._type(str(kind), origin, str(column), self.dialect)
         draft = raw_table(self.drafts, origin, own, columns, None)
         draft.description = str(entry.get("description") or "").strip()
@@ -341,7 +383,8 @@ class _Importer:
             try:
                 draft = self._seed(model) if model.kind == "SEED" else self._draft(model)
             except UntranslatableError as error:
-                self.drafts.skip(model.origin, str(error))
+                hint = _HISTORY if model.kind.startswith("SCD_TYPE_2") else None
+                self.drafts.skip(model.origin, str(error), hint)
                 continue
             if draft is not None:
                 self.drafts.sources[draft.name] = draft
@@ -410,7 +453,7 @@ class _Importer:
             word = "no query" if not statements else "statements beside its query"
             raise UntranslatableError(f"it has {word}")
         if model.kind != "INCREMENTAL_BY_TIME_RANGE":
-            return _without_macros(statements[0], model.dialect), []
+            return without_macros(statements[0], model.dialect), []
         return self._of_all_times(model, statements[0])
 
     def _of_all_times(self, model: _Model, query: str) -> tuple[str, list[str]]:
@@ -424,17 +467,19 @@ class _Importer:
             It has other macros, or a time column whose values are in an unknown format.
         """
         written = listed(model.options.get("time_column", ""), model.dialect)
+        if not written:
+            raise UntranslatableError("it has no time column")
         form = unquoted(written[1]) if len(written) > 1 else None
-        if not written or (form and form not in _FORMATS):
+        if form and form not in _FORMATS:
             raise UntranslatableError(f"the format `{form}` of its time column is unknown")
-        start = self._start(model)
-        bounded = _bounded(query, start)
-        if not _bounds(query, written[0]):
-            condition = f">= '{start}'" if start else "IS NOT NULL"
-            bounded = f"SELECT * FROM (\n{bounded}\n) AS q WHERE {written[0]} {condition}"
+        ranged = of_all_time(query, model.dialect, written[0], self._start(model))
+        self.ranged[model.target.name] = ranged
+        start = ranged.since
         since = f"since {start}" if start else "of all times: its start is not a date"
-        note = f"it has the rows {since}; the table follows its data without @start_… and @end_…"
-        return _without_macros(bounded, model.dialect), [note]
+        notes = [f"it has the rows {since}; the table follows its data without @start_… and @end_…"]
+        if ranged.spans:
+            notes.append("check windows, LIMIT and DISTINCT ON: they are over rows of all times")
+        return ranged.sql, notes
 
     def _start(self, model: _Model) -> str | None:
         """Return the first day of a model's time, if it is a date."""
@@ -506,13 +551,15 @@ class _Importer:
         if name not in self.audits:
             raise UntranslatableError(f"unknown audit `{name}`")
         place, headed = self.audits[name]
+        if (headed.text("standalone") or "false").lower() == "true":
+            raise UntranslatableError(f"`{name}` is a standalone audit")
         if arguments or "defaults" in headed.properties:
             raise UntranslatableError("audits with arguments have no counterpart")
         if len(headed.statements) != 1:
             raise UntranslatableError("it has no query, or several statements")
         dialect = headed.text("dialect") or model.dialect
         query = re.sub(r"@this_model\b", model.target.name, headed.statements[0], flags=re.I)
-        query = _without_macros(query, dialect)
+        query = without_macros(query, dialect)
         this = (model.target.name.lower(),)
 
         def resolve(names: tuple[str, ...]) -> Target | None:
@@ -537,42 +584,32 @@ class _Importer:
         """Add the unit tests."""
         for path, _ in self._files("tests", ".yaml", ".yml"):
             body: Any = read_yaml(self.root / path, self.root)
+            if not isinstance(body, Mapping | None):
+                origin = Origin("unit test", path, path, line_of(body))
+                self.drafts.skip(origin, "it is not a mapping of tests by name")
+                continue
             for name, test in (body or {}).items():
-                if not isinstance(test, Mapping):
-                    continue
-                origin = Origin("unit test", str(name), path, line_of(name, test.line))
-                target = self.resolve(tuple(_parts_of(str(test.get("model")))))
+                origin = Origin("unit test", str(name), path, line_of(name, line_of(body)))
                 try:
-                    if target is None:
-                        raise UntranslatableError(f"`{test.get('model')}` is not imported")
-                    case = self._case(test, target)
+                    target, case = self._case(test)
                 except UntranslatableError as error:
                     self.drafts.skip(origin, str(error))
                     continue
                 place = f"tests/{target.name}.yml"
                 self.drafts.cases.append(Case(origin, target.name, place, case))
 
-    def _case(self, test: Mapping, target: Target) -> dict[str, Any]:
-        """Return a test as our files of tests have it."""
-        unknown = test.keys() - {"model", "inputs", "outputs", "vars", "description"}
-        if unknown:
-            raise UntranslatableError(f"`{min(unknown)}` has no counterpart")
-        inputs: dict[str, Any] = {}
-        for name, rows in (test.get("inputs") or {}).items():
-            read = self.resolve(tuple(_parts_of(str(name))))
-            if read is None:
-                raise UntranslatableError(f"the input `{name}` is not imported")
-            inputs[read.name] = _rows(rows)
-        case: dict[str, Any] = {"source": target.name, "inputs": inputs}
-        outputs: Any = test.get("outputs") or {}
-        if "query" in outputs:
-            case["expect"] = _rows(outputs["query"])
-        if outputs.get("ctes"):
-            case["ctes"] = {str(cte): _rows(rows) for cte, rows in outputs["ctes"].items()}
-        time = (test.get("vars") or {}).get("execution_time")
-        if time:
-            case["clock"] = str(time)
-        return case
+    def _case(self, test: Any) -> tuple[Target, dict[str, Any]]:
+        """Return the source that a test is of, and the test as our files have it."""
+        if not isinstance(test, Mapping):
+            raise UntranslatableError("it is not a mapping")
+
+        def named(name: Any) -> Target | None:
+            return self.resolve(tuple(_parts_of(str(name))))
+
+        target = named(test.get("model"))
+        if target is None:
+            raise UntranslatableError(f"`{test.get('model')}` is not imported")
+        return target, case_of(test, target, named, self.ranged.get(target.name))
 
     # ------------------------------------------------------------------------------------- others
 
@@ -590,8 +627,10 @@ class _Importer:
             for m in self.models
             if "audits" in m.headed.properties
         )
-        for name, (origin, _) in self.audits.items():
-            if not re.search(rf"\b{re.escape(name)}\b", used):
+        for name, (origin, headed) in self.audits.items():
+            if (headed.text("standalone") or "false").lower() == "true":
+                self.drafts.skip(origin, f"it is a standalone audit: {_COUNTERPARTS}", _STANDALONE)
+            elif not re.search(rf"\b{re.escape(name)}\b", used):
                 self.drafts.skip(origin, "no model has it")
 
     def remove_readers(self) -> None:
@@ -601,12 +640,13 @@ class _Importer:
                 without_readers(self.drafts, target.name)
 
 
-def _engine(config: Mapping) -> str | None:
+def _engine(config: Mapping, name: str) -> str | None:
     """Return the dialect of the default gateway's connection."""
-    gateways: Any = config.get("gateways") or {}
-    first = next(iter(gateways.values()), {}) if isinstance(gateways, dict) else {}
-    gateway = gateways.get(config.get("default_gateway"), first) if gateways else {}
-    kind = (gateway.get("connection") or {}).get("type") if isinstance(gateway, dict) else None
+    gateways = _section(config, "gateways", name)
+    default = str(config.get("default_gateway"))
+    chosen = default if default in gateways else next(iter(gateways), None)
+    gateway = _section(gateways, chosen, name) if chosen is not None else Mapping()
+    kind = _section(gateway, "connection", name).get("type")
     return {"mssql": "tsql", "motherduck": "duckdb"}.get(str(kind), kind)
 
 
@@ -625,64 +665,3 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _line_of(text: str, name: str) -> int:
     return text[: max(text.find(name), 0)].count("\n") + 1
-
-
-def _bounds(query: str, time_column: str) -> bool:
-    """Whether a query itself limits its time column to the range."""
-    name = unquoted(time_column).lower()
-    matches = (m for pattern in (_BETWEEN, _FROM) for m in pattern.finditer(query))
-    return any(m["column"].rpartition(".")[2].lower() == name for m in matches)
-
-
-def _bounded(query: str, start: str | None) -> str:
-    """Return a query whose time range is extended to all of a model's time."""
-
-    def bound(match: re.Match[str]) -> str:
-        form = _STARTS.get(match[3].lower())
-        if form is None:
-            return match[0]
-        if start is None or match.re is _TO:
-            return f"{match['before']}{match['column']} IS NOT NULL"
-        return f"{match['before']}{match['column']} >= {form.format(day=start)}"
-
-    for pattern in (_BETWEEN, _FROM, _TO):
-        query = pattern.sub(bound, query)
-    return query
-
-
-def _without_macros(query: str, dialect: str) -> str:
-    """Return a query that has no macros.
-
-    Raises
-    ------
-    UntranslatableError
-        It has one.
-    """
-    macros = _macros_in(query, dialect)
-    if macros:
-        raise UntranslatableError(f"`{macros[0]}` is known only to SQLMesh")
-    return query
-
-
-def _macros_in(query: str, dialect: str) -> list[str]:
-    """Return the macros and templates in a query, outside strings and comments."""
-    macros: list[str] = []
-    for token in tokenized(query, dialect):
-        rest = query[token.start :]
-        match = re.match(r"@\{?\w+|@@\w+|\{\{|\{%", rest)
-        if match:
-            macros.append(match[0])
-    if re.match(r"\s*JINJA_\w+", query):
-        macros.insert(0, "JINJA_QUERY_BEGIN")
-    return macros
-
-
-def _rows(body: Any) -> Any:
-    """Return the rows of a test: a list, or a query."""
-    if isinstance(body, dict):
-        if "query" in body:
-            return str(body["query"])
-        if "rows" not in body or body.keys() - {"rows", "partial"}:
-            raise UntranslatableError("its rows have a form that has no counterpart")
-        body = body["rows"]
-    return plain(body)

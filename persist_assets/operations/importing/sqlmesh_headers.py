@@ -73,7 +73,7 @@ def read_headed(text: str, dialect: str) -> list[Headed]:
         and tokens[i + 1].token_type is TokenType.L_PAREN
         and (i == 0 or tokens[i - 1].token_type is TokenType.SEMICOLON)
     ]
-    ends = [*starts[1:], len(tokens)]
+    ends = [*starts, len(tokens)][1:]
     return [_headed(text, tokens[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
@@ -192,3 +192,38 @@ def call(text: str, dialect: str) -> tuple[str, dict[str, str]]:
                 raise UntranslatableError(f"`{part}` has no name")
             arguments[match[1].lower()] = part[match.end() :]
     return name.strip().lower(), arguments
+
+
+# --------------------------------------------------------------------------------- macros
+
+
+def macros_in(query: str, dialect: str) -> list[tuple[int, str]]:
+    """Return the macros and templates in a query, outside strings and comments, with their starts.
+
+    Examples
+    --------
+    >>> macros_in("SELECT @x, '@y'", "duckdb")
+    [(7, '@x')]
+    """
+    macros: list[tuple[int, str]] = []
+    for token in tokenized(query, dialect):
+        match = re.match(r"@\{?\w+|@@\w+|\{\{|\{%", query[token.start :])
+        if match:
+            macros.append((token.start, match[0]))
+    if re.match(r"\s*JINJA_\w+", query):
+        macros.insert(0, (0, "JINJA_QUERY_BEGIN"))
+    return macros
+
+
+def without_macros(query: str, dialect: str) -> str:
+    """Return a query that has no macros.
+
+    Raises
+    ------
+    UntranslatableError
+        It has one.
+    """
+    macros = macros_in(query, dialect)
+    if macros:
+        raise UntranslatableError(f"`{macros[0][1]}` is known only to SQLMesh")
+    return query

@@ -16,33 +16,28 @@ from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.core.dialect import quote
+from persist_assets.operations.importing.doubts import doubts
+from persist_assets.operations.importing.rewriting import refusal, rewrite, unknown_field
 from persist_assets.operations.starting import written_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
 SPARKS = ("spark", "databricks")
 """Dialects whose texts are Spark's already."""
-_TRUNCATING = ("postgres", "redshift", "trino", "presto", "athena", "tsql", "sqlite")
-"""Dialects in which the quotient of two integers is an integer."""
 _DECIMALS = {"bigquery": (38, 9), "redshift": (18, 0)}
 """The digits of a plain DECIMAL; in other dialects sqlglot knows them, or they are unknown."""
 
-
-_ROUND = ("postgres", "duckdb", "snowflake")
-_DIFFERENCES: Sequence[tuple[Sequence[str], Sequence[type[Any]], str]] = (
-    (_ROUND, (exp.Cast,), "check casts to integers: {} rounds fractions, Spark cuts them off"),
-    ((*_ROUND, "redshift"), (exp.Extract, exp.DayOfWeek), "check weekdays: {} begins at 0"),
-    (("postgres", "redshift", "duckdb"), (exp.Log,), "check `log`: its base in {} is 10"),
-    (("postgres",), (exp.RegexpReplace,), "check `regexp_replace`: {} replaces the first match"),
-    (
-        ("snowflake", "redshift", "tsql"),
-        (exp.DateDiff,),
-        "check `datediff`: {} counts the boundaries that it crosses",
-    ),
-    (("snowflake", "bigquery", "mysql"), (exp.Least, exp.Greatest), "check NULLs in `least`"),
+_MODIFIERS = (
+    exp.Order,
+    exp.Limit,
+    exp.Distinct,
+    exp.Filter,
+    exp.IgnoreNulls,
+    exp.RespectNulls,
+    exp.Qualify,
 )
-"""Dialects, the expressions that they read differently than Spark, and what to check."""
+"""Clauses that the written query must have as often as the tree."""
 
 
 class UntranslatableError(Exception):
@@ -111,11 +106,21 @@ def translate(
         edited = edited[:start] + new + edited[end:]
     if dialect in SPARKS:
         return Translated(edited, frozenset(reads))
-    notes = list(_doubts(tree, dialect))
+    if reason := refusal(tree):
+        raise UntranslatableError(reason)
+    for kind in tree.find_all(exp.DataType):
+        _say_digits(kind, dialect)
+    tree, settled = rewrite(tree, dialect)
+    if reason := unknown_field(tree):
+        raise UntranslatableError(reason)
+    notes = list(doubts(text, tree, dialect, settled))
     try:
-        spark = tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE)
+        spark = _written(tree)
+        lost = _lost_clause(tree, spark)
     except SqlglotError as error:
         raise UntranslatableError(_first_line(error)) from error
+    if lost:
+        raise UntranslatableError(f"its {lost} cannot be written in Spark's SQL")
     if _means(edited, spark):
         return Translated(edited, frozenset(reads), tuple(notes))
     return Translated(spark, frozenset(reads), (f"translated from {dialect}", *notes))
@@ -191,12 +196,43 @@ def _means(text: str, spark: str) -> bool:
     """
     try:
         tree = sqlglot.parse_one(text, read="spark")
-        same = tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE) == spark
+        same = _written(tree) == spark
         words, signs = _words_and_signs(text)
         all_words, all_signs = _words_and_signs(spark)
         return same and words <= all_words and signs == all_signs
     except (SqlglotError, RecursionError):
         return False
+
+
+def _written(tree: exp.Expr) -> str:
+    """Return a tree in Spark's SQL.
+
+    Spark has QUALIFY, but sqlglot writes a subquery with additional columns instead, unless the
+    clause stands where it does not look: before the keys of ORDER BY.
+    """
+    tree = tree.copy()
+    for select in tree.find_all(exp.Select):
+        qualify, order = select.args.get("qualify"), select.args.get("order")
+        if qualify is None:
+            continue
+        select.set("qualify", None)
+        if order is None:
+            select.set("order", qualify)
+        else:
+            order.set("this", qualify)
+    return tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE)
+
+
+def _lost_clause(tree: exp.Query, spark: str) -> str | None:
+    """Return the name of a clause that a tree has more often than the statement written for it."""
+    try:
+        written = sqlglot.parse_one(spark, read="spark")
+    except SqlglotError as error:
+        raise UntranslatableError("a part of it cannot be written in Spark's SQL") from error
+    for kind in _MODIFIERS:
+        if len([*tree.find_all(kind)]) > len([*written.find_all(kind)]):
+            return kind.__name__.upper()
+    return None
 
 
 def _words_and_signs(text: str) -> tuple[set[str], Counter[TokenType]]:
@@ -221,7 +257,9 @@ def _rename(
     reads: set[str] = set()
     for column in tree.find_all(exp.Column):
         above = [p for p in column.parts[:-1] if isinstance(p, exp.Identifier)]
-        target = resolve(tuple(p.name for p in above)) if above else None
+        if not above or _is_alias(above[0].name.lower(), column):
+            continue
+        target = resolve(tuple(p.name for p in above))
         if target is not None and (len(above) > 1 or above[0].name != target.called):
             called = written_name(target.called)
             edits.append((*_span(above[0], above[-1]), called))
@@ -253,6 +291,23 @@ def _rename(
     return edits, reads
 
 
+def _is_alias(name: str, column: exp.Column) -> bool:
+    """Whether a name is the alias or the CTE of a table in the nearest query with such a table."""
+    node: Any = column
+    while (node := node.parent) is not None:
+        if not isinstance(node, exp.Select):
+            continue
+        from_ = node.args.get("from_")
+        joined = [join.this for join in node.args.get("joins") or ()]
+        tables = [*([from_.this] if from_ else []), *joined, *(node.args.get("laterals") or ())]
+        for table in tables:
+            if table.alias.lower() == name:
+                return True
+            if isinstance(table, exp.Table) and table.name.lower() == name:
+                return len(table.parts) == 1 and name in _visible(table)
+    return False
+
+
 def _span(first: exp.Identifier, last: exp.Identifier) -> tuple[int, int]:
     """Return the start and the end of a name in the text."""
     return int(first.meta["start"]), int(last.meta["end"]) + 1
@@ -272,26 +327,6 @@ def _visible(table: exp.Table) -> set[str]:
     return names
 
 
-def _doubts(tree: exp.Query, dialect: str) -> Iterator[str]:
-    """Yield notes about parts that may mean something else in Spark, and about decimal digits."""
-    for kind in tree.find_all(exp.DataType):
-        _say_digits(kind, dialect)
-    if dialect in _TRUNCATING and any(map(_may_truncate, tree.find_all(exp.Div))):
-        yield f"check `/`: of two integers it is an integer in {dialect}, and a double in Spark"
-    for dialects, kinds, words in _DIFFERENCES:
-        if dialect in dialects and any(map(_differs, tree.find_all(*kinds))):
-            yield words.format(dialect)
-
-
-def _differs(node: Any) -> bool:
-    """Whether a node of `_DIFFERENCES` is one of those that differ."""
-    if isinstance(node, exp.Cast):
-        return node.is_type(*exp.DataType.INTEGER_TYPES) and not isinstance(node.this, exp.Literal)
-    if isinstance(node, exp.Extract):
-        return node.name.upper() in ("DOW", "DAYOFWEEK")
-    return not (isinstance(node, exp.Log) and node.expression)
-
-
 def _say_digits(kind: exp.DataType, dialect: str) -> None:
     """Write down the digits that a decimal without any has."""
     if kind.this is not exp.DataType.Type.DECIMAL or kind.expressions:
@@ -304,12 +339,3 @@ def _say_digits(kind: exp.DataType, dialect: str) -> None:
         )
     digits = [exp.DataTypeParam(this=exp.Literal.number(n)) for n in _DECIMALS[dialect]]
     kind.set("expressions", digits)
-
-
-def _may_truncate(node: exp.Div) -> bool:
-    """Whether both sides of a division may be integers."""
-    return not any(
-        (isinstance(side, exp.Literal) and not side.is_int)
-        or (isinstance(side, exp.Cast) and not side.is_type(*exp.DataType.INTEGER_TYPES))
-        for side in (node.left.unnest(), node.right.unnest())
-    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.compiler.load import compile_files
 from persist_assets.core.errors import NotFoundError, SettingsError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.operations.importing.drafts import Draft, NotCarried, text_of
+from persist_assets.operations.importing.drafts import Draft, NotCarried, Origin, text_of
 from persist_assets.operations.starting import (
     PROJECT_FILES,
     template,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.errors import Problem
     from persist_assets.core.settings.values import Settings
-    from persist_assets.operations.importing.drafts import Drafts, Origin, Rule
+    from persist_assets.operations.importing.drafts import Drafts, Rule
 
 _TESTS = "sources/tests"
 """The directory of sources whose rows are failures."""
@@ -190,6 +190,7 @@ def _apart(drafts: Drafts, draft: Draft, rule: Rule) -> None:
         rule.failing.replace("{table}", written_name(draft.name)),
         frozenset({draft.name}),
         only_warns=rule.only_warns,
+        keeps_failures=rule.keeps_failures,
     )
 
 
@@ -200,11 +201,19 @@ def add_failing(
     reads: frozenset[str],
     *,
     only_warns: bool,
+    keeps_failures: bool = False,
     notes: Sequence[str] = (),
-) -> None:
-    """Add a source whose rows are failures, with the check that it has none."""
+) -> Draft:
+    """Add a source whose rows are failures, with the check that it has none; return its draft.
+
+    Its table stores failing rows if a failure only warns; otherwise it is not published.
+    """
     name = free_name(origin.name, drafts.sources)
     severity = " severity=warn" if only_warns else ""
+    if keeps_failures and not only_warns:
+        place = Origin("store_failures", origin.name, origin.path, origin.line)
+        reason = "a source of failing rows is not published while it has any"
+        drafts.skip(place, reason, "severity=warn publishes it")
     drafts.sources[name] = Draft(
         origin,
         name,
@@ -216,6 +225,7 @@ def add_failing(
         reads=reads,
         notes=["a source of failing rows, built after its inputs", *notes],
     )
+    return drafts.sources[name]
 
 
 def free_name(name: str, taken: Mapping[str, Any]) -> str:
@@ -229,12 +239,18 @@ def free_name(name: str, taken: Mapping[str, Any]) -> str:
 def _remove(drafts: Drafts, draft: Draft, problem: Problem) -> None:
     """Remove a source with an error, and all that read it."""
     del drafts.sources[draft.name]
-    message = problem.message.splitlines()[0]
+    message = _in_one_line(problem.message)
     drafts.not_carried.append(NotCarried(draft.origin, f"in Spark: {message}", problem.hint))
     drafts.not_carried += [
         NotCarried(r.origin, f"`{draft.name}` is not imported") for r in draft.rules
     ]
     without_readers(drafts, draft.name)
+
+
+def _in_one_line(message: str) -> str:
+    """Return the first line of a message, with the list that it introduces."""
+    first, *rest = [line.strip() for line in message.splitlines() if line.strip()]
+    return f"{first} {'; '.join(rest)}" if first.endswith(":") and rest else first
 
 
 def without_readers(drafts: Drafts, name: str) -> None:

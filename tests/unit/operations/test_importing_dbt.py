@@ -484,11 +484,11 @@ unit_tests:
     ("dialect", "sql", "word"),
     [
         ("duckdb", "x::int", "casts to integers"),
-        ("postgres", "extract(dow FROM x)", "weekdays"),
+        ("snowflake", "extract(dow FROM x)", "weekdays"),
         ("snowflake", "dayofweek(x)", "weekdays"),
-        ("postgres", "log(x)", "`log`"),
+        ("mysql", "log(x)", "`log`"),
         ("postgres", "regexp_replace(x, 'a', 'b')", "`regexp_replace`"),
-        ("snowflake", "datediff(month, x, x)", "`datediff`"),
+        ("redshift", "datediff(week, x, x)", "`datediff`"),
         ("bigquery", "greatest(x, 1)", "NULLs"),
         ("postgres", "extract(day FROM x)", ""),
         ("postgres", "'1'::int", ""),
@@ -552,6 +552,8 @@ def test_the_command_lists_imported_and_omitted_resources(tmp_path: Path, new: P
     done = CliRunner().invoke(app, ["import", "dbt", str(root), str(new)])
     assert done.exit_code == 0, done.output
     assert "models/b.sql:2: model b: `b` is known only to dbt" in done.output
+    assert "SQL dialect: databricks (output `x` in profiles.yml)" in done.output
+    assert "persist check\n  persist check --spark\n  persist build" in done.output
     done = CliRunner().invoke(app, ["import", "dbt", str(root), str(tmp_path / "2"), "--json"])
     document = json.loads(done.stdout)
     assert document["dialect"] == "databricks"

@@ -1,0 +1,436 @@
+"""Notes about parts of a query that may mean something else in Spark.
+
+Every function in the text of a query has a note unless it is known to be equal (`_EQUAL`,
+`_ALSO_EQUAL`) or was rewritten (`rewriting.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from persist_assets.operations.importing.rewriting import WITHOUT_ESCAPE, integer, is_date
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_PRESTO = ("trino", "presto", "athena")
+_TSQL = ("tsql", "fabric")
+
+# ---------------------------------------------------------------------------------------- functions
+
+_EQUAL = frozenset(
+    """
+    cast try_cast safe_cast extract date_part datepart case
+    sum count min max bool_and bool_or every count_if countif logical_and logical_or
+    row_number rank dense_rank percent_rank cume_dist ntile lag lead first_value last_value
+    nth_value percentile_cont percentile_disc
+    coalesce nullif ifnull nvl if iff greatest least
+    lower upper char_length character_length replace lpad rpad repeat concat substring substr
+    abs ceil ceiling floor mod sign sqrt exp ln power pow
+    year month day quarter hour minute date_trunc current_date current_timestamp now
+    """.split()
+)
+"""Functions that are equal in Spark, in all dialects of `_ALSO_EQUAL`.
+
+Of some a part differs: then `rewriting.py` changes it, or `_DIFFERENCES` has a note.
+"""
+_ALSO_EQUAL: Mapping[str, frozenset[str]] = {
+    dialect: frozenset(names.split())
+    for dialect, names in {
+        "duckdb": """
+            avg median stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim
+            length len strlen left right strpos position instr split_part concat_ws md5 last_day
+            reverse string_agg group_concat listagg arg_max arg_min max_by min_by quantile
+            quantile_cont quantile_disc array_agg list dayofmonth
+            """,
+        "postgres": """
+            avg stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim btrim
+            length left right strpos position split_part concat_ws md5 reverse div string_agg
+            array_agg
+            """,
+        "redshift": """
+            median stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim btrim
+            length len left right strpos position split_part md5 reverse last_day listagg nvl2
+            decode
+            """,
+        "snowflake": """
+            median stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim length
+            len left right position charindex split_part md5 reverse last_day nvl2 decode
+            zeroifnull nullifzero equal_null dayofmonth
+            """,
+        "bigquery": """
+            avg stddev stddev_samp stddev_pop variance var_samp var_pop length strpos reverse
+            string_agg safe_divide last_day struct div offset ordinal safe_offset
+            safe_ordinal week
+            """,
+        **dict.fromkeys(
+            _PRESTO,
+            """
+            stddev stddev_samp stddev_pop variance var_samp var_pop length strpos position
+            reverse listagg array_agg
+            """,
+        ),
+        **dict.fromkeys(_TSQL, "left right trim ltrim rtrim stdev stdevp var varp"),
+        "mysql": "stddev_samp stddev_pop var_samp var_pop left right reverse last_day concat_ws",
+    }.items()
+}
+_UNEQUAL: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(_TSQL, frozenset({"replace"})),  # ignores case
+    "mysql": frozenset({"if"}),  # numbers may be conditions
+}
+_WORDS: Mapping[str, str] = {
+    "avg": "of integers or decimals it may have other digits in {}",
+    "round": "halves of doubles may be rounded in another direction in {}",
+    "regexp_replace": "{} may replace only the first match, and reads other expressions",
+    "trim": "in {} it also cuts off other white space than blanks, or words",
+    "date_diff": "{} counts in another way than Spark",
+    "datediff": "{} counts in another way than Spark",
+    "listagg": "of no rows it is empty in {}, and NULL in Spark",
+}
+"""What to check of a function that is not equal; of others: that it may differ."""
+_NO_FUNCTIONS = frozenset(
+    """
+    all any array decimal except exclude exists filter ilike in interval lateral like not number
+    numeric of on over partition rename some table union using values varchar window with within
+    """.split()
+)
+"""Words before a parenthesis that are not functions, or that have notes of their own."""
+
+
+_BEFORE_OTHERS = (TokenType.ALIAS, TokenType.DCOLON, TokenType.R_PAREN, TokenType.VAR)
+"""What stands before types, and before aliases with columns."""
+
+
+def doubts(text: str, tree: exp.Query, dialect: str, settled: frozenset[int]) -> Iterator[str]:
+    """Yield notes about a query.
+
+    Parameters
+    ----------
+    tree
+        The rewritten query.
+    settled
+        Where in the text calls begin that were rewritten.
+    """
+    noted = set[str]()
+    for rule in _DIFFERENCES:
+        here = not rule.dialects or dialect in rule.dialects
+        if here and any(rule.differs(node) for node in tree.find_all(*rule.kinds)):
+            noted.update(rule.names)
+            yield rule.words.format(dialect)
+    plain = {n.meta.get("start") for n in tree.find_all(exp.TimeToStr) if _has_plain_format(n)}
+    for name in _unequal_functions(text, tree, dialect, settled | plain):
+        if name not in noted:
+            words = _WORDS.get(name, "it may differ between {} and Spark")
+            yield f"check `{name}`: {words.format(dialect)}"
+
+
+def _unequal_functions(
+    text: str, tree: exp.Query, dialect: str, settled: frozenset[Any]
+) -> Sequence[str]:
+    """Return the functions in a text that are not known to be equal in Spark, each once."""
+    also = _ALSO_EQUAL.get(dialect)
+    unequal = _UNEQUAL.get(dialect, frozenset[str]())
+    equal = (_EQUAL | also) - unequal if also else frozenset[str]()
+    aliases = {a.name.lower() for a in tree.find_all(exp.TableAlias) if a.args.get("columns")}
+    names = {name: None for start, name in _calls(text, dialect) if start not in settled}
+    return [name for name in names if name not in equal | aliases]
+
+
+def _calls(text: str, dialect: str) -> Iterator[tuple[int, str]]:
+    """Yield where in a text functions are called, and their names in lower case."""
+    may_be_called = sqlglot.Dialect.get_or_raise(dialect).parser_class.FUNC_TOKENS
+    tokens = sqlglot.tokenize(text, read=dialect)
+    before: Any = None
+    for token, after in pairwise(tokens):
+        kind, previous = token.token_type, before
+        before = kind
+        if after.token_type is not TokenType.L_PAREN or kind not in may_be_called:
+            continue
+        name = token.text.lower()
+        if previous not in _BEFORE_OTHERS and name not in _NO_FUNCTIONS:
+            yield token.start, name
+
+
+# -------------------------------------------------------------------------------------- differences
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """What a dialect reads otherwise than Spark.
+
+    Attributes
+    ----------
+    dialects
+        The dialects; none: all.
+    kinds, differs
+        The kinds of nodes, and whether one of them may have another value.
+    names
+        The functions that the note is about.
+    """
+
+    dialects: Sequence[str]
+    kinds: Sequence[type[Any]]
+    differs: Callable[[Any], bool]
+    words: str
+    names: Sequence[str] = ()
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _may_truncate(node: exp.Div) -> bool:
+    """Whether both sides of a division may be integers."""
+    return not any(
+        (isinstance(side, exp.Literal) and not side.is_int)
+        or (isinstance(side, exp.Cast) and not side.is_type(*exp.DataType.INTEGER_TYPES))
+        for side in (node.left.unnest(), node.right.unnest())
+    )
+
+
+_WHOLE = (exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.Length, exp.Predicate, exp.Boolean)
+
+
+def _may_round(node: exp.Cast) -> bool:
+    """Whether a value with a fraction may be cast to an integer."""
+    value = node.this.unnest()
+    value = value.this if isinstance(value, exp.Window) else value
+    is_whole = isinstance(value, _WHOLE) or re.fullmatch(r"-?\d+", value.name) is not None
+    is_literal = isinstance(value, exp.Literal | exp.Neg)
+    return node.is_type(*exp.DataType.INTEGER_TYPES) and not (
+        isinstance(value, _WHOLE) or (is_literal and is_whole)
+    )
+
+
+def _extracts(*fields: str) -> Callable[[Any], bool]:
+    """Return whether a node extracts one of the fields, or is a function for it."""
+    return lambda node: not isinstance(node, exp.Extract) or node.name.upper() in fields
+
+
+def _may_be_dates(node: exp.Sub) -> bool:
+    """Whether both sides of a difference may be dates."""
+    return all(
+        is_date(side) or isinstance(side.unnest(), _MAY_BE_DATE) for side in (node.left, node.right)
+    )
+
+
+_MAY_BE_DATE = (
+    exp.Column,
+    exp.Min,
+    exp.Max,
+    exp.Coalesce,
+    exp.Window,
+    exp.Lag,
+    exp.Lead,
+    exp.FirstValue,
+    exp.LastValue,
+    exp.Case,
+)
+
+
+def _moves_a_date(node: Any) -> bool:
+    """Whether an interval is added to what may be a date, and the sum is not cast to one."""
+    intervals = [isinstance(side.unnest(), exp.Interval) for side in (node.left, node.right)]
+    other = node.right if intervals[0] else node.left
+    other = other.unnest()
+    is_time = isinstance(other, exp.CurrentTimestamp | exp.TimestampTrunc) or (
+        isinstance(other, exp.Cast) and not is_date(other)
+    )
+    return intervals in ([True, False], [False, True]) and not (is_time or _becomes_date(node))
+
+
+def _becomes_date(node: Any) -> bool:
+    parent = node.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    return isinstance(parent, exp.Cast) and is_date(parent)
+
+
+def _truncates_a_date(node: Any) -> bool:
+    value = node.this.unnest()
+    is_time = isinstance(value, exp.CurrentTimestamp) or (
+        isinstance(value, exp.Cast) and not is_date(value)
+    )
+    return not is_time and not _becomes_date(node)
+
+
+def _may_have_escapes(node: Any) -> bool:
+    return not node.expression.is_string and not isinstance(node.parent, exp.Escape)
+
+
+def _begins_before(node: exp.Substring) -> bool:
+    start = integer(node.args.get("start"))
+    return start is None or start < 1
+
+
+def _may_be_negative(node: Any) -> bool:
+    return integer(node.expression) is None
+
+
+def _may_be_empty(node: exp.ArrayAgg) -> bool:
+    """Whether an array may be one of no rows."""
+    select: Any = node.find_ancestor(exp.Select)
+    has_rows = isinstance(node.parent, exp.Window) or (select and select.args.get("group"))
+    return isinstance(node.parent, exp.Filter) or not has_rows
+
+
+def _has_quotes(node: Any) -> bool:
+    return not isinstance(node.parent, exp.JSONExtract | exp.JSONExtractScalar)
+
+
+def _is_operator(node: Any) -> bool:
+    """Whether a match with a pattern that other dialects may read otherwise is not a call."""
+    pattern = node.expression
+    is_plain = pattern.is_string and re.fullmatch(r"(\(\?i\))?\^?[\w /-]*\$?", pattern.name)
+    return node.meta.get("start") is None and not is_plain
+
+
+def _is_pattern_operator(node: Any) -> bool:
+    return node.meta.get("start") is None
+
+
+def _is_shown(node: exp.In) -> bool:
+    """Whether a membership in a subquery is a value, and not only a condition on rows."""
+    if node.args.get("query") is None:
+        return False
+    clause = node.find_ancestor(exp.Where, exp.Having, exp.Qualify, exp.Join, exp.Select)
+    return isinstance(clause, exp.Select)
+
+
+def _has_plain_format(node: exp.TimeToStr) -> bool:
+    """Whether a format has only parts that Spark's pattern letters mean exactly."""
+    return re.fullmatch(r"(%[YmdHMS]|[-/:. ])+", node.text("format")) is not None
+
+
+_DIFFERENCES: Sequence[_Difference] = (
+    _Difference(
+        ("postgres", "redshift", *_PRESTO, *_TSQL, "sqlite"),
+        (exp.Div,),
+        _may_truncate,
+        "check `/`: of two integers it is an integer in {}, and a double in Spark",
+    ),
+    _Difference(("snowflake",), (exp.Div,), _may_truncate, "check `/`: {} rounds it to six digits"),
+    _Difference(
+        ("duckdb",), (exp.IntDiv,), _always, "check `//`: of fractions it has a fraction in {}"
+    ),
+    _Difference(
+        ("postgres", "duckdb", "snowflake", "bigquery", "redshift", "mysql", "oracle", *_PRESTO),
+        (exp.Cast,),
+        _may_round,
+        "check casts to integers: {} rounds fractions, Spark cuts them off",
+    ),
+    _Difference(
+        ("snowflake",),
+        (exp.Extract, exp.DayOfWeek),
+        _extracts("DOW", "DAYOFWEEK", "DW", "WEEKDAY"),
+        "check weekdays: {} begins at 0",
+        ("dayofweek",),
+    ),
+    _Difference(
+        _TSQL,
+        (exp.Extract,),
+        _extracts("DAYOFWEEK"),
+        "check weekdays: their numbers depend on DATEFIRST in {}",
+    ),
+    _Difference(
+        ("bigquery", "mysql", *_TSQL),
+        (exp.Extract, exp.Week),
+        _extracts("WEEK"),
+        "check weeks: in {} they may begin on Sundays, in Spark on Mondays",
+        ("week",),
+    ),
+    _Difference(
+        ("redshift", "mysql", *_TSQL),
+        (exp.Extract,),
+        _extracts("SECOND"),
+        "check seconds: in Spark they have fractions",
+    ),
+    _Difference(
+        ("snowflake", "bigquery", "mysql", "oracle", *_PRESTO),
+        (exp.Least, exp.Greatest),
+        _always,
+        "check NULLs in `least`: of a NULL it is NULL in {}, and Spark leaves NULLs out",
+        ("least", "greatest"),
+    ),
+    _Difference(
+        ("snowflake", *_PRESTO),
+        (exp.TimestampTrunc, exp.DateTrunc),
+        _truncates_a_date,
+        "check `date_trunc`: of a date it is a date in {}, and may be a timestamp in Spark",
+    ),
+    _Difference(
+        ("duckdb", "postgres", "redshift", "snowflake"),
+        (exp.Sub,),
+        _may_be_dates,
+        "check `-`: of two dates it is a number in {}, and an interval in Spark",
+    ),
+    _Difference(
+        ("duckdb", "postgres", "redshift"),
+        (exp.Add, exp.Sub),
+        _moves_a_date,
+        "check intervals: added to a date, they give a timestamp in {}, and a date in Spark",
+    ),
+    _Difference(
+        (),
+        (exp.AtTimeZone,),
+        _always,
+        "check AT TIME ZONE: in {} it depends on the type whether it is from or to UTC",
+    ),
+    _Difference(
+        WITHOUT_ESCAPE,
+        (exp.Like, exp.ILike),
+        _may_have_escapes,
+        "check LIKE: a backslash in a pattern is a character in {}, and escapes in Spark",
+    ),
+    _Difference(
+        (),
+        (exp.Substring,),
+        _begins_before,
+        "check `substring`: positions before the first character may differ from {}",
+        ("substring", "substr"),
+    ),
+    _Difference(
+        ("duckdb", "postgres"),
+        (exp.Left, exp.Right),
+        _may_be_negative,
+        "check `left` and `right`: in {} a negative length counts from the other end",
+        ("left", "right"),
+    ),
+    _Difference(
+        ("duckdb", "postgres", *_PRESTO),
+        (exp.ArrayAgg,),
+        _may_be_empty,
+        "check arrays: that of no rows is NULL in {}, and empty in Spark",
+    ),
+    _Difference(
+        ("postgres", "redshift", "duckdb", "mysql", "sqlite"),
+        (exp.JSONExtract,),
+        _has_quotes,
+        "check `->`: its texts have quotes in {}, and none in Spark",
+    ),
+    _Difference(
+        (),
+        (exp.RegexpLike,),
+        _is_operator,
+        "check regular expressions: Spark has those of Java",
+    ),
+    _Difference(
+        (),
+        (exp.In,),
+        _is_shown,
+        "check IN: with NULLs, Spark may return false where {} returns NULL",
+    ),
+    _Difference(
+        ("snowflake",),
+        (exp.RegexpLike,),
+        _is_pattern_operator,
+        "check RLIKE: {} matches whole texts, Spark parts of them",
+    ),
+)
