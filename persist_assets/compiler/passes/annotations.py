@@ -493,7 +493,7 @@ def unfit_condition(
     return None
 
 
-def _reads_clock(tree: exp.Expression, columns: Sequence[Column]) -> bool:
+def _reads_clock(tree: exp.Expr, columns: Sequence[Column]) -> bool:
     """Whether a condition has a text that Spark may cast to a time by the clock, as in ``'now'``.
 
     It certainly does not if the text is compared with a column of strings.
