@@ -23,6 +23,7 @@ OF_ICEBERG = "iceberg:"
 NO_SNAPSHOT = -1
 """The snapshot of a table that has none yet."""
 _METADATA = ".metadata.json"
+_COMPRESSED = f".gz{_METADATA}"
 
 
 class IcebergVersion(NamedTuple):
@@ -180,11 +181,13 @@ def _metadata_file(location: str, io: Any) -> str:
         raise StorageError(message, hint="name it with metadata_location") from error
     if not re.fullmatch(r"\d+", hint):
         return f"{directory}/{hint}{_METADATA}"
-    newest = int(hint)
+    newest, ending = int(hint), _METADATA
+    if not io.new_input(f"{directory}/v{newest}{ending}").exists():
+        ending = _COMPRESSED
     # Writers update the hint after the metadata file, so there may be a later file.
-    while io.new_input(f"{directory}/v{newest + 1}{_METADATA}").exists():
+    while io.new_input(f"{directory}/v{newest + 1}{ending}").exists():
         newest += 1
-    return f"{directory}/v{newest}{_METADATA}"
+    return f"{directory}/v{newest}{ending}"
 
 
 def file_place(table: Any, path: str) -> str:

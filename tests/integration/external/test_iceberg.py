@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -85,6 +86,21 @@ def test_tables_of_other_writers_are_read_correctly(
     assert source.prune(predicate, version).files <= files
     everything = source.snapshot(None, whole.schema.names, version).collect()
     assert bag(everything) == bag(tuple(row.values()) for row in whole.to_pylist())
+
+
+def test_compressed_metadata_is_found(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.append((1, "a", 1.0))
+    directory = written.root / "metadata"
+    metadata = (directory / written.table.metadata_location.rpartition("/")[2]).read_bytes()
+    (directory / "v7.gz.metadata.json").write_bytes(gzip.compress(metadata))
+    (directory / "version-hint.text").write_text("7")
+    first = connector(spark, written.root).pin()
+    written.append((2, "b", None))
+    metadata = (directory / written.table.metadata_location.rpartition("/")[2]).read_bytes()
+    (directory / "v8.gz.metadata.json").write_bytes(gzip.compress(metadata))
+    (directory / "version-hint.text").write_text("7")  # it is updated after the metadata
+    assert connector(spark, written.root).pin() != first
 
 
 def test_all_tables_of_other_writers_are_listed() -> None:
