@@ -272,7 +272,7 @@ class Builder:
         started, build = work.started, work.build
         with self._lock:
             alive = [w.build.build_uid for w in self._parked.values()]
-        # An upgrade lets builds reuse tables that others still write, under leases not held here.
+        # After an upgrade, a build may reuse a table that another process still writes.
         if started.step.snapshot is None or started.table == started.source.table:
             self.tables.tidy(started.table, alive)
         self.ledger.builds.record_started(

@@ -270,7 +270,7 @@ def _check_first(observer: Observer, started: Started) -> None:
     if any(not fetch(build_uid=uid) for uid in sorted(filter(None, writers))):
         raise ConflictError(
             f"{started.table} has a history of `{source.name}` that the ledger does not know",
-            hint="if the ledger was lost, `persist doctor --fix` restores it; or start over:"
-            " on_change=rebuild and --full-refresh",
+            hint="if the ledger was lost, run `persist doctor --fix`; to start over, set"
+            " on_change=rebuild and build with --full-refresh",
             location=source.location,
         )

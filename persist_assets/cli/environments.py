@@ -73,7 +73,7 @@ def manifest(
 
 
 def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | None) -> None:
-    from persist_assets.operations.environments import import_manifest
+    from persist_assets.operations.manifest_imports import import_manifest
 
     settings = invocation.settings
     builder = invocation.builder() if settings.has_views else None

@@ -66,6 +66,7 @@ ACTIONS: Mapping[str, str] = {
     "save-cache": "the results of a compilation could not be cached",
     "session": "the Spark server keeps its own value of a setting",
     "settings": "settings may cause rebuilds that can be avoided",
+    "skip-partitions": "the project cannot be loaded, so moved partitions were not announced",
     "spark-unproven": "the session runs a version of Spark that has not passed all tests",
     "spark-waits": "a build waits for cores of Spark",
     "states": "a table keeps no partial results",

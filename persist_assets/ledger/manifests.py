@@ -517,8 +517,9 @@ class Manifests(Part):
         with self._write() as connection:
             data = {"undone": sorted(moved)}
             move = _by(by) | {"kind": "rollback", "why": why}
-            back = environment, these, expected, lost, move, data, moved
-            return self._take_back(connection, *back)
+            return self._take_back(
+                connection, environment, these, expected, lost, move, data, moved
+            )
 
     def _take_back(
         self,

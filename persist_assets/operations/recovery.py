@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from persist_assets.core.errors import StorageError
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import parse_manifest, unknown_entries
-from persist_assets.operations.environments import Imported, import_entries
+from persist_assets.operations.manifest_imports import Imported, import_entries
 from persist_assets.storage.delta_tables import LOG
 from persist_assets.storage.files import reached
 

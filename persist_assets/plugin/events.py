@@ -146,7 +146,7 @@ def partition_events(
     if partition is None or not work.step.keys or not {PARTITION, FIRST}.isdisjoint(run.tags):
         return
     latest = instance.fetch_materializations(key, limit=10).records
-    (record, *_) = (r for r in latest if r.run_id == run.run_id)
+    record = next(r for r in latest if r.run_id == run.run_id)
     tags = record.event_log_entry.tags or {}
     for part in work.step.keys:
         part_tags = {**tags, **partition_tags(partition, part)}

@@ -222,8 +222,8 @@ def _followed(upstream: Upstream) -> dict[str, Any]:
 
 def _why_anew(upstream: Upstream, cursor: Mapping[str, Any], page: Mapping[str, Any]) -> str | None:
     """Return why what was read up to a cursor is not what is followed now; None: it is."""
-    followed = _followed(upstream)
-    if {**followed, **cursor}["followed"] != followed["followed"]:
+    followed = _followed(upstream)["followed"]
+    if cursor.get("followed", followed) != followed:
         return "other partitions of it are followed now"
     served, former = page.get("environment"), cursor.get("environment")
     if upstream.environment is None and former and served not in (None, former):
@@ -353,7 +353,7 @@ def _read_dagster(
                 yield _Page({**flags, "assets": {**assets}}, states, moved)
                 states = {}
             assets.pop(ref)
-            flags = {"began_anew": True}
+            flags = {**flags, "began_anew": True}
             why = f"the history of {ref} was reset"
             yield _Page({**flags, "assets": {**assets}}, {}, moved=True, reset=why, beneath=ref)
         if news:

@@ -31,7 +31,8 @@ from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 from persist_assets.building.builder import Builder
 from persist_assets.engine.spark import SparkEngine
-from persist_assets.operations.environments import import_manifest, promote, roll_back
+from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.manifest_imports import import_manifest
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project, require
 from persist_assets.engine.session import create_session

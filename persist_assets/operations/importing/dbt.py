@@ -76,7 +76,7 @@ _CHANGING = {
     "full_refresh": "dbt never computes the table anew, so it keeps rows that its inputs no longer"
     " have; here the table has the rows of the query",
 }
-"""Settings with which dbt's table has other rows than its query."""
+"""Settings with which dbt's table has different rows from its query."""
 _SCHEMA_CHANGES = {"fail": "fail", "append_new_columns": "append", "sync_all_columns": "sync"}
 _READ = (
     *("materialized", "tags", "enabled", "meta", "group", "on_schema_change", "contract"),

@@ -292,7 +292,7 @@ def _adapter(
         return manifest.adapter, "target/manifest.json"
     line = line_below(profile, "target")
     if is_needed and target not in kinds and len(set(kinds.values())) > 1:
-        reason = f"`{target}` is no output: the dialect is that of the first one, `{output}`"
+        reason = f"there is no output `{target}`: the dialect is that of the first one, `{output}`"
         place = Origin("target", name, "profiles.yml", line)
         unread.append(NotCarried(place, reason, f"set it: {_DIALECTS}"))
     return kinds[output], f"output `{output}` in profiles.yml"

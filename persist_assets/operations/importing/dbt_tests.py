@@ -146,7 +146,7 @@ def _read_test(entry: Any, column: str | None) -> _Test:
     Raises
     ------
     UntranslatableError
-        Its arguments or settings are no mapping.
+        Its arguments or settings are not a mapping.
     """
     name = _test_of(entry)
     if not isinstance(entry, dict):
@@ -186,7 +186,8 @@ def _read_data_test(importer: Importer, draft: Draft, origin: Origin, test: _Tes
     try:
         rule = _rule(importer, origin, test, values, settings, only_warns)
     except (UntranslatableError, KeyError, TypeError, ValueError) as error:
-        reason = str(error) if isinstance(error, UntranslatableError) else "its arguments"
+        is_known = isinstance(error, UntranslatableError)
+        reason = str(error) if is_known else "its arguments cannot be read"
         change = _carry_compiled(importer, origin, test, draft, config)
         if change is not None:
             reason = f"{reason}; since dbt compiled it, {change}" if change else reason
@@ -311,7 +312,7 @@ def _accepted(
     _: Importer, origin: Origin, column: str | None, values: dict[str, Any], only_warns: bool
 ) -> Rule:
     if not isinstance(values["values"], list):
-        raise UntranslatableError("its values are no list")
+        raise UntranslatableError("its values are not a list")
     listed_values = [v if isinstance(v, int | float) else str(v) for v in values["values"]]
     if values.get("quote", True) and not all(isinstance(v, bool) for v in listed_values):
         listed_values = [str(v) for v in listed_values]
@@ -453,9 +454,10 @@ def read_constraints(importer: Importer) -> None:
 def agree_on_failures(importer: Importer) -> None:
     """Let all checks of one kind store failing rows, or none; list those that do not."""
     for draft in importer.drafts.sources.values():
-        for kind in dict.fromkeys(rule.kind for rule in draft.rules):
-            same = [rule for rule in draft.rules if rule.kind == kind]
-            if all(r.keeps_failures for r in same) or not any(r.keeps_failures for r in same):
+        warns = {rule.kind: rule.only_warns for rule in reversed(draft.rules)}
+        for kind in [kind for kind in warns if kind != "where"]:  # these become sources each
+            same = [r for r in draft.rules if r.kind == kind and r.only_warns == warns[kind]]
+            if all(rule.keeps_failures for rule in same):
                 continue
             for rule in same:
                 if rule.keeps_failures:

@@ -15,13 +15,17 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.operations.importing.rewriting import WITHOUT_ESCAPE, integer, is_date
+from persist_assets.operations.importing.rewriting import (
+    PRESTO,
+    TSQL,
+    WITHOUT_ESCAPE,
+    integer,
+    is_date,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_PRESTO = ("trino", "presto", "athena")
-_TSQL = ("tsql", "fabric")
 
 # ---------------------------------------------------------------------------------------- functions
 
@@ -71,28 +75,28 @@ _ALSO_EQUAL: Mapping[str, frozenset[str]] = {
             safe_ordinal week
             """,
         **dict.fromkeys(
-            _PRESTO,
+            PRESTO,
             """
             stddev stddev_samp stddev_pop variance var_samp var_pop length strpos position
             reverse listagg array_agg
             """,
         ),
-        **dict.fromkeys(_TSQL, "left right trim ltrim rtrim stdev stdevp var varp"),
+        **dict.fromkeys(TSQL, "left right trim ltrim rtrim stdev stdevp var varp"),
         "mysql": "stddev_samp stddev_pop var_samp var_pop left right reverse last_day concat_ws",
     }.items()
 }
 _UNEQUAL: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(_TSQL, frozenset({"replace"})),  # ignores case
+    **dict.fromkeys(TSQL, frozenset({"replace"})),  # ignores case
     "mysql": frozenset({"if"}),  # numbers may be conditions
 }
 _WORDS: Mapping[str, str] = {
-    "avg": "of integers or decimals it may have other digits in {}",
+    "avg": "for integers and decimals, {} may return more or fewer digits",
     "round": "halves of doubles may be rounded in another direction in {}",
-    "regexp_replace": "{} may replace only the first match, and reads other expressions",
-    "trim": "in {} it also cuts off other white space than blanks, or words",
-    "date_diff": "{} counts in another way than Spark",
-    "datediff": "{} counts in another way than Spark",
-    "listagg": "of no rows it is empty in {}, and NULL in Spark",
+    "regexp_replace": "{} may replace only the first match, and has another syntax of patterns",
+    "trim": "{} may also remove white space other than spaces, or words",
+    "date_diff": "{} counts differently from Spark",
+    "datediff": "{} counts differently from Spark",
+    "listagg": "for no rows, {} returns an empty text, and Spark NULL",
 }
 """What to check of a function that is not equal; of others: that it may differ."""
 _NO_FUNCTIONS = frozenset(
@@ -163,7 +167,7 @@ def _calls(text: str, dialect: str) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What a dialect reads otherwise than Spark.
+    """What a dialect evaluates differently from Spark.
 
     Attributes
     ----------
@@ -202,11 +206,9 @@ def _may_round(node: exp.Cast) -> bool:
     """Whether a value with a fraction may be cast to an integer."""
     value = node.this.unnest()
     value = value.this if isinstance(value, exp.Window) else value
-    is_whole = isinstance(value, _WHOLE) or re.fullmatch(r"-?\d+", value.name) is not None
-    is_literal = isinstance(value, exp.Literal | exp.Neg)
-    return node.is_type(*exp.DataType.INTEGER_TYPES) and not (
-        isinstance(value, _WHOLE) or (is_literal and is_whole)
-    )
+    is_literal = integer(value) is not None or (value.is_string and value.name.isdigit())
+    is_whole = isinstance(value, _WHOLE) or is_literal
+    return node.is_type(*exp.DataType.INTEGER_TYPES) and not is_whole
 
 
 def _extracts(*fields: str) -> Callable[[Any], bool]:
@@ -239,11 +241,15 @@ def _moves_a_date(node: Any) -> bool:
     """Whether an interval is added to what may be a date, and the sum is not cast to one."""
     intervals = [isinstance(side.unnest(), exp.Interval) for side in (node.left, node.right)]
     other = node.right if intervals[0] else node.left
-    other = other.unnest()
-    is_time = isinstance(other, exp.CurrentTimestamp | exp.TimestampTrunc) or (
-        isinstance(other, exp.Cast) and not is_date(other)
-    )
-    return intervals in ([True, False], [False, True]) and not (is_time or _becomes_date(node))
+    is_time = _is_time(other) or isinstance(other.unnest(), exp.TimestampTrunc)
+    return intervals[0] != intervals[1] and not (is_time or _becomes_date(node))
+
+
+def _is_time(node: Any) -> bool:
+    """Whether a value certainly has a time of day."""
+    value = node.unnest()
+    is_cast = isinstance(value, exp.Cast) and not is_date(value)
+    return is_cast or isinstance(value, exp.CurrentTimestamp)
 
 
 def _becomes_date(node: Any) -> bool:
@@ -254,11 +260,12 @@ def _becomes_date(node: Any) -> bool:
 
 
 def _truncates_a_date(node: Any) -> bool:
-    value = node.this.unnest()
-    is_time = isinstance(value, exp.CurrentTimestamp) or (
-        isinstance(value, exp.Cast) and not is_date(value)
-    )
-    return not is_time and not _becomes_date(node)
+    return not _is_time(node.this) and not _becomes_date(node)
+
+
+def _is_computed(node: exp.Bracket) -> bool:
+    """Whether brackets have no constant: a position in an array, or the key of a map."""
+    return not isinstance(node.expressions[0], exp.Literal | exp.Neg)
 
 
 def _may_have_escapes(node: Any) -> bool:
@@ -311,17 +318,20 @@ def _has_plain_format(node: exp.TimeToStr) -> bool:
 
 _DIFFERENCES: Sequence[_Difference] = (
     _Difference(
-        ("postgres", "redshift", *_PRESTO, *_TSQL, "sqlite"),
+        ("postgres", "redshift", *PRESTO, *TSQL, "sqlite"),
         (exp.Div,),
         _may_truncate,
-        "check `/`: of two integers it is an integer in {}, and a double in Spark",
+        "check `/`: two integers give an integer in {}, and a double in Spark",
     ),
     _Difference(("snowflake",), (exp.Div,), _may_truncate, "check `/`: {} rounds it to six digits"),
     _Difference(
-        ("duckdb",), (exp.IntDiv,), _always, "check `//`: of fractions it has a fraction in {}"
+        ("duckdb",),
+        (exp.IntDiv,),
+        _always,
+        "check `//`: operands with fractions give a fraction in {}",
     ),
     _Difference(
-        ("postgres", "duckdb", "snowflake", "bigquery", "redshift", "mysql", "oracle", *_PRESTO),
+        ("postgres", "duckdb", "snowflake", "bigquery", "redshift", "mysql", "oracle", *PRESTO),
         (exp.Cast,),
         _may_round,
         "check casts to integers: {} rounds fractions, Spark cuts them off",
@@ -334,42 +344,42 @@ _DIFFERENCES: Sequence[_Difference] = (
         ("dayofweek",),
     ),
     _Difference(
-        _TSQL,
+        TSQL,
         (exp.Extract,),
         _extracts("DAYOFWEEK"),
         "check weekdays: their numbers depend on DATEFIRST in {}",
     ),
     _Difference(
-        ("bigquery", "mysql", *_TSQL),
+        ("bigquery", "mysql", *TSQL),
         (exp.Extract, exp.Week),
         _extracts("WEEK"),
         "check weeks: in {} they may begin on Sundays, in Spark on Mondays",
         ("week",),
     ),
     _Difference(
-        ("redshift", "mysql", *_TSQL),
+        ("redshift", "mysql", *TSQL),
         (exp.Extract,),
         _extracts("SECOND"),
         "check seconds: in Spark they have fractions",
     ),
     _Difference(
-        ("snowflake", "bigquery", "mysql", "oracle", *_PRESTO),
+        ("snowflake", "bigquery", "mysql", "oracle", *PRESTO),
         (exp.Least, exp.Greatest),
         _always,
-        "check NULLs in `least`: of a NULL it is NULL in {}, and Spark leaves NULLs out",
+        "check `least` and `greatest`: with a NULL argument, {} returns NULL; Spark ignores NULLs",
         ("least", "greatest"),
     ),
     _Difference(
-        ("snowflake", *_PRESTO),
+        ("snowflake", *PRESTO),
         (exp.TimestampTrunc, exp.DateTrunc),
         _truncates_a_date,
-        "check `date_trunc`: of a date it is a date in {}, and may be a timestamp in Spark",
+        "check `date_trunc`: for a date, {} returns a date; Spark may return a timestamp",
     ),
     _Difference(
         ("duckdb", "postgres", "redshift", "snowflake"),
         (exp.Sub,),
         _may_be_dates,
-        "check `-`: of two dates it is a number in {}, and an interval in Spark",
+        "check `-`: two dates give a number in {}, and an interval in Spark",
     ),
     _Difference(
         ("duckdb", "postgres", "redshift"),
@@ -381,7 +391,13 @@ _DIFFERENCES: Sequence[_Difference] = (
         (),
         (exp.AtTimeZone,),
         _always,
-        "check AT TIME ZONE: in {} it depends on the type whether it is from or to UTC",
+        "check AT TIME ZONE: in {}, the type decides whether it converts from or to UTC",
+    ),
+    _Difference(
+        ("duckdb", "postgres", *PRESTO),
+        (exp.Bracket,),
+        _is_computed,
+        "check `[…]`: positions in arrays begin at 1 in {}, and at 0 in Spark",
     ),
     _Difference(
         WITHOUT_ESCAPE,
@@ -404,22 +420,22 @@ _DIFFERENCES: Sequence[_Difference] = (
         ("left", "right"),
     ),
     _Difference(
-        ("duckdb", "postgres", *_PRESTO),
+        ("duckdb", "postgres", *PRESTO),
         (exp.ArrayAgg,),
         _may_be_empty,
-        "check arrays: that of no rows is NULL in {}, and empty in Spark",
+        "check `array_agg`: for no rows, {} returns NULL, and Spark an empty array",
     ),
     _Difference(
         ("postgres", "redshift", "duckdb", "mysql", "sqlite"),
         (exp.JSONExtract,),
         _has_quotes,
-        "check `->`: its texts have quotes in {}, and none in Spark",
+        "check `->`: {} keeps the quotes of strings, Spark removes them",
     ),
     _Difference(
         (),
         (exp.RegexpLike,),
         _is_operator,
-        "check regular expressions: Spark has those of Java",
+        "check regular expressions: Spark uses Java's",
     ),
     _Difference(
         (),
@@ -431,6 +447,6 @@ _DIFFERENCES: Sequence[_Difference] = (
         ("snowflake",),
         (exp.RegexpLike,),
         _is_pattern_operator,
-        "check RLIKE: {} matches whole texts, Spark parts of them",
+        "check RLIKE: {} matches the whole text, Spark any part of it",
     ),
 )

@@ -82,7 +82,7 @@ def mapping_in(body: dict[str, Any], key: str, origin: Origin, unread: list[NotC
     origin
         The object to which it belongs, in the file of the mapping.
     unread
-        A value that is no mapping is added to this list.
+        A value that is not a mapping is added to this list.
     """
     value = body.get(key)
     if isinstance(value, Mapping):
@@ -102,7 +102,7 @@ def mappings_in(
     origin
         The object to which it belongs, in the file of the list.
     unread
-        A value that is no list, and entries that are no mappings, are added to this list.
+        A value that is not a list, and entries that are not mappings, are added to this list.
     """
     value: Any = body.get(key)
     if value is None:

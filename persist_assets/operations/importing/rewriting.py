@@ -1,8 +1,8 @@
-"""Expressions of other dialects, in the form that has the same values in Spark.
+"""Expressions of other dialects become expressions with the same values in Spark.
 
-Only certain equivalents are written. A query that Spark cannot express is refused with a reason
-(`refusal`), and one that may differ gets a note (`doubts.py`). Calls are written by name, so that
-sqlglot leaves them alone.
+An expression is rewritten only if its equivalent is certain. A query that Spark cannot express is
+refused with a reason (`refusal`), and one that may differ gets a note (`doubts.py`). Calls are
+written by name, so that sqlglot leaves them alone.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 
 _FROM_SUNDAY = ("duckdb", "postgres", "redshift")
 """Dialects in which the field `dow` is 0 on Sundays."""
-_PRESTO = ("trino", "presto", "athena")
+PRESTO = ("trino", "presto", "athena")
+TSQL = ("tsql", "fabric")
 _ISO_DAYS = {
     **dict.fromkeys(("duckdb", "postgres"), ("ISODOW",)),
-    **dict.fromkeys(_PRESTO, ("DOW", "DAY_OF_WEEK")),
+    **dict.fromkeys(PRESTO, ("DOW", "DAY_OF_WEEK")),
     "snowflake": ("DAYOFWEEKISO", "DAYOFWEEK_ISO", "DOW_ISO", "DW_ISO", "WEEKDAY_ISO"),
 }
 """Fields that are 1 on Mondays and 7 on Sundays."""
 _SUNDAY_FIELDS = ("DOW", "DAYOFWEEK", "WEEKDAY", "DW")
 _ISO_YEARS = ("ISOYEAR", "YOW", "YEAR_OF_WEEK", "YEAROFWEEKISO")
-_WHOLE_SECONDS = ("duckdb", "snowflake", "bigquery", *_PRESTO)
+_WHOLE_SECONDS = ("duckdb", "snowflake", "bigquery", *PRESTO)
 """Dialects in which the field `second` has no fraction."""
-_WITH_NULLS = ("duckdb", "postgres", *_PRESTO)
+_WITH_NULLS = ("duckdb", "postgres", *PRESTO)
 """Dialects whose arrays of a group have its NULLs."""
-_BOUNDARIES = ("duckdb", "bigquery", "snowflake", "redshift", "tsql", "fabric")
+_BOUNDARIES = ("duckdb", "bigquery", "snowflake", "redshift", *TSQL)
 """Dialects in which the difference of two times is the number of boundaries between them."""
-WITHOUT_ESCAPE = ("duckdb", "snowflake", "tsql", "fabric", *_PRESTO)
-"""Dialects in which LIKE has no character that escapes unless the query names it."""
+WITHOUT_ESCAPE = ("duckdb", "snowflake", *TSQL, *PRESTO)
+"""Dialects whose LIKE has no escape character unless the query names one."""
 _SAME_LENGTH = ("WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 """Units of which Spark counts the complete ones, as some functions of other dialects do."""
 _LOG_10 = ("duckdb", "postgres", "redshift")
@@ -100,7 +101,7 @@ _ORDERED = (exp.GroupConcat, exp.PercentileCont, exp.PercentileDisc, exp.Mode)
 
 
 def _of_order(node: Any) -> str | None:
-    """Return a reason if an aggregate has an order or a limit that Spark does not let it have."""
+    """Return a reason if an aggregate has an order or a limit that Spark does not allow there."""
     function = node.this if isinstance(node, exp.WithinGroup) else node.parent
     while isinstance(function, exp.Order | exp.Limit | exp.Distinct | exp.HavingMax):
         function = function.parent
@@ -130,18 +131,21 @@ def _of_distinct(node: Any) -> str | None:
 
 
 def _of_quantifier(node: Any) -> str | None:
-    if not isinstance(node.this.unnest(), exp.Query):
+    array = node.this.unnest()
+    if isinstance(node.parent, exp.Like | exp.ILike):
+        is_list = isinstance(array, exp.Tuple | exp.Literal)
+        return None if is_list else "Spark has no LIKE ANY or ALL of an array"
+    if not isinstance(array, exp.Query):
         return None
-    is_in = (exp.EQ, exp.Any) if isinstance(node, exp.Any) else (exp.NEQ, exp.All)
-    if isinstance(node.parent, is_in[0]) and node.arg_key == "expression":
-        return None
-    return "Spark has no ANY and ALL of a subquery"
+    equal = exp.EQ if isinstance(node, exp.Any) else exp.NEQ
+    is_in = isinstance(node.parent, equal) and node.arg_key == "expression"
+    return None if is_in else "Spark has no ANY or ALL of a subquery"
 
 
 def _of_window(node: Any) -> str | None:
     has_groups = str(node.args.get("kind") or "").upper() == "GROUPS"
     has_more = has_groups or node.args.get("exclude")
-    return "Spark has no GROUPS and EXCLUDE in windows" if has_more else None
+    return "Spark's windows have no GROUPS or EXCLUDE" if has_more else None
 
 
 def _of_star(node: Any) -> str | None:
@@ -151,7 +155,7 @@ def _of_star(node: Any) -> str | None:
 
 def _of_field(node: Any) -> str | None:
     field = node.name.upper()
-    return None if field in FIELDS else f"Spark's EXTRACT has no {field or 'such field'}"
+    return None if field in FIELDS else f"Spark's EXTRACT has no {field or node.this.sql().upper()}"
 
 
 _TRUNCATED = frozenset(
@@ -178,7 +182,8 @@ _REFUSED: tuple[tuple[Any, Callable[[Any], str | None]], ...] = (
     (exp.WindowSpec, _of_window),
     ((exp.TimestampTrunc, exp.DateTrunc), _of_truncation),
     (exp.Star, _of_star),
-    (exp.Slice, lambda _: "Spark has no [from:to]"),
+    (exp.Slice, lambda _: "Spark has no slices: [from:to]"),
+    (exp.Comprehension, lambda _: "Spark has no list comprehensions"),
     (exp.SimilarTo, lambda _: "Spark has no SIMILAR TO"),
     (
         exp.Array,
@@ -280,7 +285,7 @@ def _name_of_part(pattern: str) -> Callable[[Any, str], Any]:
 
 
 def _week(node: Any, dialect: str) -> Any:
-    has_iso_weeks = dialect in ("duckdb", "snowflake", *_PRESTO) and not node.args.get("mode")
+    has_iso_weeks = dialect in ("duckdb", "snowflake", *PRESTO) and not node.args.get("mode")
     return call("WEEKOFYEAR", node.this) if has_iso_weeks else None
 
 
@@ -291,7 +296,7 @@ def _difference(node: Any, dialect: str) -> Any:
     if not unit:
         return call("DATEDIFF", end, start)
     if dialect not in _BOUNDARIES:
-        return node if dialect in _PRESTO and unit in _SAME_LENGTH else None
+        return node if dialect in PRESTO and unit in _SAME_LENGTH else None
     if unit == "DAY":
         return call("DATEDIFF", end, start)
     if unit in ("HOUR", "MINUTE", "SECOND"):
@@ -383,7 +388,7 @@ def _array(node: Any, dialect: str) -> Any:
     if isinstance(node.parent, exp.IgnoreNulls):
         node.parent.replace(node)
         return node
-    if dialect not in _WITH_NULLS or isinstance(node.this, exp.Order):
+    if dialect not in _WITH_NULLS:
         return None
     distinct = node.this if isinstance(node.this, exp.Distinct) else None
     value = distinct.expressions[0] if distinct else node.this
@@ -394,8 +399,15 @@ def _array(node: Any, dialect: str) -> Any:
         whole = whole.parent
     name = exp.to_identifier("element")
     body = exp.Lambda(this=exp.column("value", table="element"), expressions=[name])
-    whole.replace(call("TRANSFORM", whole.copy(), body))
+    place = exp.Null()
+    _wrap(whole, call("TRANSFORM", place, body), place)
     return node
+
+
+def _wrap(node: Any, wrapper: Any, place: Any) -> None:
+    """Put a wrapper around a node, which stays in the tree: its other parts are rewritten later."""
+    node.replace(wrapper)
+    place.replace(node)
 
 
 # --------------------------------------------------------------------------------- texts and arrays
@@ -415,21 +427,30 @@ def _quantified(node: Any, array: Any, name: str) -> Any:
     if not isinstance(comparison, exp.Binary) or isinstance(comparison, exp.Like | exp.ILike):
         return None
     other = comparison.right if comparison.left is node else comparison.left
+    place = exp.Null()
     if isinstance(array, exp.Query):
-        within: Any = exp.In(this=other.copy(), query=exp.Subquery(this=array))
+        within: Any = exp.In(this=place, query=exp.Subquery(this=array))
         comparison.replace(within if name == "EXISTS" else exp.Not(this=within))
+        place.replace(other)
         return node
     used = {identifier.name.lower() for identifier in other.find_all(exp.Identifier)}
     element = next(n for n in ("element", "element_1", "element_2", "element_3") if n not in used)
     node.replace(exp.column(element))
-    body = exp.Lambda(this=comparison.copy(), expressions=[exp.to_identifier(element)])
-    comparison.replace(call(name, array, body))
+    body = exp.Lambda(this=place, expressions=[exp.to_identifier(element)])
+    _wrap(comparison, call(name, array, body), place)
     return node
 
 
 def _element(node: Any, dialect: str) -> Any:
-    """Count from the end, as DuckDB does with negative positions."""
+    """Count from the end, as DuckDB does with negative positions, or from 0, as BigQuery may."""
     index = node.expressions[0]
+    if dialect == "bigquery" and node.args.get("offset") == 0 and integer(index) is None:
+        position = exp.Add(
+            this=exp.paren(index.copy(), copy=False), expression=exp.Literal.number(1)
+        )
+        return call(
+            "TRY_ELEMENT_AT" if node.args.get("safe") else "ELEMENT_AT", node.this, position
+        )
     if dialect != "duckdb" or not (isinstance(index, exp.Neg) and index.this.is_int):
         return None
     # sqlglot has subtracted 1, because Spark's brackets begin at 0.
@@ -438,7 +459,7 @@ def _element(node: Any, dialect: str) -> Any:
 
 
 def _end(node: Any, dialect: str) -> Any:
-    """Return a text without its first or last characters, which a negative length means."""
+    """Return a text without as many first or last characters as a negative length says."""
     length = node.expression
     if dialect not in ("duckdb", "postgres"):
         return None
@@ -457,7 +478,7 @@ def _substring(node: Any, dialect: str) -> Any:
     start, length = integer(node.args.get("start")), node.args.get("length")
     if start is None or start >= 1:
         return None
-    if dialect not in ("postgres", "redshift", "tsql", "fabric") and (dialect, start) != (
+    if dialect not in ("postgres", "redshift", *TSQL) and (dialect, start) != (
         "duckdb",
         0,
     ):
@@ -480,7 +501,7 @@ def integer(node: Any) -> int | None:
 
 
 def _like(node: Any, dialect: str) -> Any:
-    """Escape backslashes in a pattern that has no character which escapes."""
+    """Escape the backslashes of a pattern if the dialect's LIKE has no escape character."""
     pattern = node.expression
     if dialect not in WITHOUT_ESCAPE or isinstance(node.parent, exp.Escape):
         return None
@@ -510,7 +531,7 @@ def _logarithm(node: Any, dialect: str) -> Any:
 
 
 def _select(node: Any, _: str) -> Any:
-    """Return the first row of each key by its number, without a column for the number."""
+    """Keep the first row of each key: number the rows, then drop the number."""
     distinct = node.args.get("distinct")
     if distinct is None or not distinct.args.get("on"):
         return None

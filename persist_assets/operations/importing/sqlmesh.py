@@ -67,7 +67,7 @@ _CHANGING = {
     "disable_restatement": "SQLMesh never computes earlier rows again; here the table has the rows"
     " of the query",
 }
-"""Options of kinds with which SQLMesh's table has other rows than its query."""
+"""Options of kinds with which SQLMesh's table has different rows from its query."""
 _MERGED = {
     "INCREMENTAL_BY_UNIQUE_KEY": "the table follows its query: rows whose key the query no longer"
     " has go, and nothing merges rows of one key (a check of `unique` finds them)",

@@ -12,17 +12,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from persist_assets.operations.importing.sqlmesh_headers import (
     macros_in,
     tokenized,
     unquoted,
-    without_macros,
 )
-from persist_assets.operations.importing.translation import UntranslatableError
+from persist_assets.operations.importing.translation import UntranslatableError, parse_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +72,8 @@ class Ranged:
         The first day; None: there is none.
     limits
         The conditions of the author on the time column; none: SQLMesh alone limits it.
+    is_limited
+        They limit all rows from below. Otherwise a condition around the query does.
     spans
         Windows, LIMIT or the like are over the rows of a range in SQLMesh, and over all rows here.
     """
@@ -83,6 +82,7 @@ class Ranged:
     column: str
     since: str | None
     limits: tuple[Limit, ...]
+    is_limited: bool
     spans: bool
 
 
@@ -121,13 +121,14 @@ def of_all_time(query: str, dialect: str, time_column: str, since: str | None) -
         It has other macros, or those of a range elsewhere, or is not one query.
     """
     macros = macros_in(query, dialect)
-    if not all(_MACRO.fullmatch(text) for _, text in macros):
-        without_macros(query, dialect)
+    for _, text in macros:
+        if not _MACRO.fullmatch(text):
+            raise UntranslatableError(f"`{text}` is known only to SQLMesh")
     marked = query
     for start, _ in macros:
         marked = f"{marked[:start]}_{marked[start + 1 :]}"  # the length stays
     column = unquoted(time_column).lower()
-    search = _Search(_parse(marked, dialect), _placed(marked, dialect, macros))
+    search = _Search(parse_query(marked, dialect), _placed(marked, dialect, macros))
     is_limited = search.visit(search.root, column, is_certain=True)
     limited = query
     edits = [_edit(condition, since) for condition in search.conditions]
@@ -136,23 +137,13 @@ def of_all_time(query: str, dialect: str, time_column: str, since: str | None) -
     rest = macros_in(limited, dialect)
     if rest:
         raise UntranslatableError(
-            f"`{rest[0][1]}` is known only to SQLMesh: it is not in a condition of the outermost"
-            f" WHERE on the time column `{column}`"
+            f"`{rest[0][1]}` is known only to SQLMesh: it is not in a condition on the time column"
+            f" `{column}` that can be converted"
         )
     if not is_limited:
         condition = f">= '{since}'" if since else "IS NOT NULL"
         limited = f"SELECT * FROM (\n{limited}\n) AS q WHERE {time_column} {condition}"
-    return Ranged(limited, column, since, tuple(search.limits), search.spans)
-
-
-def _parse(text: str, dialect: str) -> exp.Query:
-    try:
-        trees = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
-    except (SqlglotError, RecursionError) as error:
-        raise UntranslatableError(f"not read as {dialect}") from error
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        raise UntranslatableError("it is not one query")
-    return trees[0]
+    return Ranged(limited, column, since, tuple(search.limits), is_limited, search.spans)
 
 
 def _placed(marked: str, dialect: str, macros: list[tuple[int, str]]) -> dict[int, _Macro]:
@@ -362,14 +353,7 @@ def _renames(node: Any) -> bool:
 def _has_totals(select: exp.Select) -> bool:
     """Whether a result has rows in which grouped columns are NULL."""
     group = select.args.get("group")
-    return group is not None and any(
-        group.args.get(key) or group.find(kind)
-        for key, kind in (
-            ("rollup", exp.Rollup),
-            ("cube", exp.Cube),
-            ("grouping_sets", exp.GroupingSets),
-        )
-    )
+    return group is not None and group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
 
 
 def _spans(select: exp.Select, own: Any) -> bool:

@@ -110,20 +110,20 @@ def _check_range(
         It does not, or that is not certain.
     """
     start, end = (str(variables.get(key) or _EPOCH) for key in ("start", "end"))
-    if not ranged.limits:  # SQLMesh tests the query, which has no range
-        if not _have_since(case.get("expect", []), ranged):
-            since = f"since {ranged.since}" if ranged.since else "with a time"
-            raise UntranslatableError(f"it may expect other rows than those {since}")
-        return
+    # SQLMesh tests the query alone.
+    if not ranged.is_limited and not _have_since(case.get("expect", []), ranged):
+        limit = f"before {ranged.since}" if ranged.since else "without a time"
+        raise UntranslatableError(f"it may expect rows {limit}")
     for limit in ranged.limits:
         read = resolve(".".join(limit.table)) if limit.table else None
         rows = case["inputs"].get(read.name) if read else None
         if not isinstance(rows, list) or not all(
-            _is_kept_alike(_value(row, limit.column), limit, ranged.since, (start, end))
+            _agree_on(_value(row, limit.column), limit, ranged.since, (start, end))
             for row in cast("list[dict[str, Any]]", rows)
         ):
             raise UntranslatableError(
-                f"its range from {start} to {end} may leave out other rows than the model does here"
+                f"its range from {start} to {end} may not select the rows that the model selects"
+                " here"
             )
 
 
@@ -135,8 +135,8 @@ def _have_since(rows: Any, ranged: Ranged) -> bool:
     return all(day is not None and day[0] >= (ranged.since or "") for day in days)
 
 
-def _is_kept_alike(value: Any, limit: Limit, since: str | None, times: tuple[str, str]) -> bool:
-    """Whether it is certain that a test of SQLMesh and our query both keep a row, or neither."""
+def _agree_on(value: Any, limit: Limit, since: str | None, times: tuple[str, str]) -> bool:
+    """Whether SQLMesh's test and our query certainly agree on a row."""
     if value is None:
         return True  # neither
     day, first, last = (_day(v) for v in (value, *times))
@@ -158,6 +158,6 @@ def _value(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _day(value: Any) -> tuple[str, str] | None:
-    """Return the day of a time, and its time of day without zeros; None: it is no time."""
+    """Return the day of a time, and its time of day without zeros; None: it is not a time."""
     match = _DAY.fullmatch(str(value))
     return (match[1], (match[2] or "").strip("0:.")) if match else None

@@ -99,7 +99,7 @@ def translate(
         The text is not one query, or says something that Spark's SQL does not have.
     """
     text = text.strip().rstrip(";").rstrip()
-    tree = _parse(text, dialect)
+    tree = parse_query(text, dialect)
     edits, reads = _rename(tree, resolve)
     edited = text
     for start, end, new in sorted(edits, reverse=True):
@@ -135,7 +135,7 @@ def tables_of(text: str, dialect: str) -> list[tuple[str, ...]]:
         The text is not one query.
     """
     names: dict[tuple[str, ...], None] = {}
-    for table in _parse(text, dialect).find_all(exp.Table):
+    for table in parse_query(text, dialect).find_all(exp.Table):
         parts = tuple(part.name for part in table.parts if isinstance(part, exp.Identifier))
         is_cte = len(parts) == 1 and parts[0].lower() in _visible(table)
         if parts and len(parts) == len(table.parts) and not is_cte:
@@ -171,7 +171,14 @@ def translate_type(text: str, dialect: str) -> str:
         raise UntranslatableError(f"unknown type `{text}`") from error
 
 
-def _parse(text: str, dialect: str) -> exp.Query:
+def parse_query(text: str, dialect: str) -> exp.Query:
+    """Return the tree of a text with one query.
+
+    Raises
+    ------
+    UntranslatableError
+        It cannot be read, or is something else.
+    """
     try:
         trees = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
     except SqlglotError as error:

@@ -22,7 +22,8 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Request
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint
-from persist_assets.operations.environments import import_manifest, promote, roll_back
+from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.manifest_imports import import_manifest
 from persist_assets.plugin.sensors import run_requests
 from persist_assets.storage.delta_commit import commit, find_staged
 from persist_assets.storage.types import delta_schema

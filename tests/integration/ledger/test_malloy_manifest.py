@@ -18,7 +18,8 @@ from persist_assets.cli import app
 from persist_assets.compiler.malloy.bridge import PROGRAM
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.operations.environments import import_manifest, promote, roll_back
+from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.manifest_imports import import_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,8 @@ from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.operations.environments import import_manifest, promote, roll_back
+from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.manifest_imports import import_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ import pytest
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import NotFoundError
-from persist_assets.operations.environments import Imported, import_manifest
+from persist_assets.operations.environments import roll_back
+from persist_assets.operations.manifest_imports import Imported, import_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,6 +235,20 @@ def test_missing_and_foreign_tables_are_rejected_by_an_import(
     assert ", a file of version 0, is gone" in reasons[p.build_id]
     assert "is gone" in reasons[q.build_id] or "not the one" in reasons[q.build_id]
     assert dev.ledger.manifests.fetch("dev") == now
+
+
+@pytest.mark.proves("S26")
+def test_an_import_does_not_wait_for_the_correction_of_the_project(
+    root: Path, enter: Callable[..., Builder], caplog: pytest.LogCaptureFixture
+) -> None:
+    build(enter(root))
+    dev = enter(root)
+    entries, file = dev.ledger.manifests.fetch("dev"), saved(dev)
+    roll_back(dev.settings, dev.ledger, to=dev.ledger.manifests.fetch_history("dev")[-1].change_id)
+    (root / "sources").rename(root / "elsewhere")
+    assert take(dev, file).change_id is not None
+    assert dev.ledger.manifests.fetch("dev") == entries
+    assert "action=skip-partitions" in caplog.text
 
 
 def test_a_version_written_by_another_build_is_rejected(

@@ -453,6 +453,8 @@ def test_partitions_that_plain_dagster_materializes_become_available(
     assert ours.sync()[1] == "the history of data/users was reset"
     assert ours.available_refs() == {"plain"}
     assert ours.sync() == ((), None)
+    ours.upstream = replace(narrow, patterns=("plain", "other"))
+    assert ours.sync() == (("other", "plain"), why)
 
 
 @pytest.mark.parametrize(

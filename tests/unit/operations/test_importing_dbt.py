@@ -434,7 +434,7 @@ models:
     reasons = reasons_of(imported)
     assert reasons["test", "unique_a_id"] == reasons["model", "b"] == "it is disabled"
     assert reasons["singular test", "off"] == "it is disabled"
-    assert reasons["test", "accepted_values_a_id"] == "its values are no list"
+    assert reasons["test", "accepted_values_a_id"] == "its values are not a list"
     assert reasons["test", "accepted_values_a_name"] == "its arguments are known only to dbt"
     assert reasons["model", "c"].startswith("whether it is enabled is known only to dbt")
 

@@ -158,6 +158,31 @@ models:
 
 
 @pytest.mark.proves("W8")
+def test_checks_that_become_sources_need_not_agree_on_stored_failures(
+    tmp_path: Path, new: Path
+) -> None:
+    files = {
+        "models/x.yml": """\
+models:
+- name: a
+  columns:
+  - name: id
+    data_tests:
+    - not_null: {config: {store_failures: true, where: id > 0}}
+    - not_null: {config: {where: id > 1}}
+    - unique: {config: {store_failures: true, severity: warn}}
+""",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    stored = {
+        check.kind: bool(check.keep_failures) for check in source(project, "a").annotation.checks
+    }
+    assert stored == {"unique": True}
+    assert not [r for r in reasons_of(imported) if "only all checks" in str(r)]
+    assert {c.origin.kind for c in imported.not_carried} <= {"store_failures"}
+
+
+@pytest.mark.proves("W8")
 def test_disabled_unit_tests_and_unknown_arguments_are_listed(tmp_path: Path, new: Path) -> None:
     files = {
         "models/x.yml": """\

@@ -105,6 +105,8 @@ def test_distinct_on_is_ordered_by_what_positions_and_aliases_mean() -> None:
             "GROUPS",
         ),
         ("duckdb", "SELECT map {'k': 1} AS m FROM t", "written"),
+        ("duckdb", "SELECT [x FOR x IN l IF x > 1] AS y FROM t", "comprehensions"),
+        ("postgres", "SELECT b LIKE ANY(ARRAY['x%']) AS y FROM t", "LIKE ANY or ALL of an array"),
     ],
 )
 def test_what_spark_does_not_have_is_refused(dialect: str, query: str, reason: str) -> None:
@@ -196,6 +198,16 @@ def test_arrays_of_groups_keep_their_nulls() -> None:
         ("postgres", "x = ANY(arr)", "EXISTS(arr, element -> x = element)"),
         ("postgres", "element = ANY(arr)", "EXISTS(arr, element_1 -> element = element_1)"),
         ("postgres", "x <> ALL(arr)", "FORALL(arr, element -> x <> element)"),
+        (
+            "postgres",
+            "extract(dow FROM d) = ANY(ARRAY[0, 6])",
+            "EXISTS(ARRAY(0, 6), element -> (DAYOFWEEK(d) - 1) = element)",
+        ),
+        ("duckdb", "log(a) > ALL([1, 2])", "FORALL(ARRAY(1, 2), element -> LOG10(a) > element)"),
+        ("duckdb", "l[-1] = ANY(m)", "EXISTS(m, element -> TRY_ELEMENT_AT(l, -1) = element)"),
+        ("bigquery", "l[offset(n)]", "ELEMENT_AT(l, (n) + 1)"),
+        ("bigquery", "l[safe_offset(n)]", "TRY_ELEMENT_AT(l, (n) + 1)"),
+        ("bigquery", "l[ordinal(n)]", "ELEMENT_AT(l, n)"),
         ("duckdb", "left(s, -1)", "SUBSTRING(s, 1, GREATEST(LENGTH(s) - 1, 0))"),
         ("postgres", "right(s, -1)", "SUBSTRING(s, 2)"),
         ("duckdb", "substring(s, 0, 2)", "SUBSTRING(s, 1, 1)"),
@@ -212,6 +224,13 @@ def test_arrays_of_groups_keep_their_nulls() -> None:
 def test_expressions_keep_their_values(dialect: str, text: str, spark: str) -> None:
     assert expression(text, dialect) == spark
     assert checks(f"SELECT {text} AS y FROM t GROUP BY k", dialect) == []
+
+
+def test_windows_over_arrays_are_rewritten_too() -> None:
+    text = "list(x) OVER (PARTITION BY dayofweek(d))"
+    assert "PARTITION BY (DAYOFWEEK(d) - 1)" in expression(text, "duckdb")
+    query = "SELECT 1 AS y FROM t WHERE date_part('dow', d) = ANY(SELECT x FROM u)"
+    assert "(DAYOFWEEK(d) - 1) IN (SELECT x FROM u)" in flat(translated(query, "duckdb").sql)
 
 
 def test_a_membership_in_a_subquery_replaces_any() -> None:
@@ -253,7 +272,9 @@ def test_a_membership_in_a_subquery_replaces_any() -> None:
         ("postgres", "x -> 'a'", ["`->`"]),
         ("snowflake", "x RLIKE 'a'", ["RLIKE"]),
         ("duckdb", "x // 2", ["`//`"]),
-        ("duckdb", "array_agg(x)", ["arrays"]),
+        ("duckdb", "array_agg(x)", ["`array_agg`"]),
+        ("duckdb", "l[n]", ["positions"]),
+        ("postgres", "l[n]", ["positions"]),
     ],
 )
 def test_what_may_differ_is_noted(dialect: str, text: str, words: list[str]) -> None:
