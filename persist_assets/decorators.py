@@ -123,8 +123,8 @@ def incremental_filter(column: str) -> Callable[[Frame], Frame]:
     Parameters
     ----------
     column
-        A column of the frame: a date, timestamp, number or string that increases with the time
-        column of the source.
+        A column of the frame that increases with the time column of the source, and has its type:
+        a date, timestamp, number or string. Dates and timestamps may be mixed.
 
     Examples
     --------

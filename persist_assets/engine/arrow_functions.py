@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -52,14 +53,15 @@ def mapped(
         for p in function.parameters
     )
     if not function.by:
-        return frames[0].mapInArrow(_over_batches(loaded, *parameters[0], fields), schema)
+        return frames[0].mapInArrow(_over_batches(loaded, *parameters[0], fields, ()), schema)
     _check_keys(frames, function)
     grouped = [f.groupBy(*(f[quote(name)] for name in function.by)) for f in frames]
-    over_tables = _over_tables(loaded, parameters, fields)
+    over_tables = _over_tables(loaded, parameters, fields, function.by)
     if len(grouped) > 1:
         return grouped[0].cogroup(grouped[1]).applyInArrow(over_tables, schema)
     if function.parameters[0].kind.startswith("Iterator"):
-        return grouped[0].applyInArrow(_over_batches(loaded, *parameters[0], fields), schema)
+        over_batches = _over_batches(loaded, *parameters[0], fields, function.by)
+        return grouped[0].applyInArrow(over_batches, schema)
     return grouped[0].applyInArrow(over_tables, schema)
 
 
@@ -92,13 +94,18 @@ def _fields(frame: DataFrame, schema: str) -> pa.Schema:
 
 
 def _over_tables(
-    loaded: Callable[..., Any], parameters: Sequence[tuple[str | None, str]], fields: pa.Schema
+    loaded: Callable[..., Any],
+    parameters: Sequence[tuple[str | None, str]],
+    fields: pa.Schema,
+    by: Sequence[str],
 ) -> Callable[..., pa.Table]:
     def over_tables(*tables: pa.Table) -> pa.Table:
         pairs = zip(parameters, tables, strict=True)
         rows = [(keyword, _rows(table, library)) for (keyword, library), table in pairs]
         named = {keyword: frame for keyword, frame in rows if keyword is not None}
-        return _fitted(loaded(*(f for keyword, f in rows if keyword is None), **named), fields)
+        result = _fitted(loaded(*(f for keyword, f in rows if keyword is None), **named), fields)
+        _require_key(result, next(t for t in tables if t.num_rows), by)
+        return result
 
     # Spark looks at the number of parameters to see what a function expects.
     if len(parameters) == 1:
@@ -107,17 +114,43 @@ def _over_tables(
 
 
 def _over_batches(
-    loaded: Callable[..., Any], keyword: str | None, library: str, fields: pa.Schema
+    loaded: Callable[..., Any],
+    keyword: str | None,
+    library: str,
+    fields: pa.Schema,
+    by: Sequence[str],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def over_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(batches, None)
         rows = (
             b if library == "pyarrow" else _rows(pa.Table.from_batches([b]), library)
-            for b in batches
+            for b in chain(() if first is None else (first,), batches)
         )
         for result in loaded(rows) if keyword is None else loaded(**{keyword: rows}):
-            yield from _fitted(result, fields).to_batches()
+            table = _fitted(result, fields)
+            if first is not None:
+                _require_key(table, first, by)
+            yield from table.to_batches()
 
     return over_batches
+
+
+def _require_key(result: pa.Table, rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> None:
+    """Require that all rows of a result have the key of the rows that a function got.
+
+    Raises
+    ------
+    ValueError
+        Some have another one: a build of changed keys would lose rows.
+    """
+    for name in by if result.num_rows else ():
+        of = next(n for n in rows.schema.names if n.lower() == name.lower())
+        value = rows.column(of)[0].as_py()
+        column = next(n for n in result.column_names if n.lower() == name.lower())
+        for other in result.column(column).unique().to_pylist():
+            # NaN is the same key as NaN.
+            if other != value and not (other != other and value != value):
+                raise ValueError(f"it returned the key {name} = {other!r} for {value!r}: keep it")
 
 
 def _rows(table: pa.Table, library: str) -> Any:

@@ -27,7 +27,7 @@ from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.python_modules import ROOTS, absolute, files_of, is_foreign, name_of
 from persist_assets.core.time_values import Value, literal
 from persist_assets.decorators import NARROW
-from persist_assets.engine.session import spark_cause
+from persist_assets.engine.session import spark_cause, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,12 +158,8 @@ def _result(
             named[parameter.name] = value
     modules = _Modules(function, root)
     try:
-        loaded: Any = getattr(modules.load_file(function.path), function.name)
-        if any(p.is_arrow for p in function.parameters):
-            from persist_assets.engine.arrow_functions import mapped
-
-            return mapped((*positional, *named.values()), loaded, function)
-        return loaded(*positional, **named)
+        with unchanged(session(), name):
+            return _called(modules, function, positional, named)
     except PersistError:
         raise
     except (Exception, SystemExit) as error:
@@ -172,6 +168,18 @@ def _result(
             hint=_hint(error, function),
             location=place_of(error, root) or source.location,
         ) from error
+
+
+def _called(
+    modules: _Modules, function: Function, positional: Sequence[Any], named: Mapping[str, Any]
+) -> Any:
+    """Import a function, and return what it returns for arguments."""
+    loaded: Any = getattr(modules.load_file(function.path), function.name)
+    if any(p.is_arrow for p in function.parameters):
+        from persist_assets.engine.arrow_functions import mapped
+
+        return mapped((*positional, *named.values()), loaded, function)
+    return loaded(*positional, **named)
 
 
 def _shown(source: Source, parameter: Parameter, frame: DataFrame) -> DataFrame:
@@ -226,10 +234,37 @@ def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], An
                 hint=f"known columns: {', '.join(frame.columns)}",
                 location=source.location,
             )
-        value = f"CAST({literal(low, kind)} AS {kinds[column.lower()]})"
-        return frame.where(f"{quote(column)} IS NULL OR {quote(column)} >= {value}")
+        bound = _bound(low, kind, kinds[column.lower()])
+        if bound is None:
+            raise BuildError(
+                f"incremental_filter: `{column}` is {kinds[column.lower()]}, but the time column of"
+                f" `{source.name}` is {kind}",
+                hint="filter by a column of the same type: others may order values differently",
+                location=source.location,
+            )
+        return frame.where(f"{quote(column)} IS NULL OR {quote(column)} >= {bound}")
 
     return narrow
+
+
+_TIMES = frozenset(("date", "timestamp", "timestamp_ntz"))
+_INTEGERS = frozenset(("tinyint", "smallint", "int", "bigint"))
+
+
+def _bound(low: Value, kind: str, column_kind: str) -> str | None:
+    """Return a lower bound for a column that increases with a time column of another type.
+
+    None means that the order of values may change with the type.
+    """
+    written = literal(low, kind)
+    if column_kind == kind:
+        return written
+    pair = {kind, column_kind}
+    if pair == {"timestamp", "timestamp_ntz"}:  # local time is put back once a year
+        return f"CAST({written} AS {column_kind}) - INTERVAL 1 DAY"
+    if pair <= _TIMES or pair <= _INTEGERS:
+        return f"CAST({written} AS {column_kind})"
+    return None
 
 
 def _narwhals(name: str, source: Source) -> Any:

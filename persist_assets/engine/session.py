@@ -252,6 +252,46 @@ def _agree(session: SparkSession, settings: Settings) -> Mapping[str, str]:
     return present
 
 
+@contextmanager
+def unchanged(session: SparkSession, name: str) -> Generator[None]:
+    """Require that a function leaves the settings that can change rows as they are.
+
+    All sources share the session. Settings that the function changed are put back.
+
+    Parameters
+    ----------
+    name
+        The name of the function.
+
+    Raises
+    ------
+    BuildError
+        It changed some.
+    """
+    before = _settings_of_rows(session)
+    try:
+        yield
+    finally:
+        after = _settings_of_rows(session)
+        changed = sorted(k for k in {*before, *after} if before.get(k) != after.get(k))
+        for key in changed:
+            if key in before:
+                session.conf.set(key, before[key])
+            else:
+                session.conf.unset(key)
+    if changed:
+        raise BuildError(
+            f"`{name}` changes the setting {changed[0]} of the session, which all sources share",
+            hint="set it in persist.toml, or compute without it",
+        )
+
+
+def _settings_of_rows(session: SparkSession) -> dict[str, str]:
+    """Return the settings of a session that can change rows, as far as they are set."""
+    rows = session.sql("SET").collect()
+    return {r.key: r.value for r in rows if r.key != FIELD_IDS and not is_harmless(r.key)}
+
+
 def _refused(session: SparkSession, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Set settings in a session; return those that it does not take."""
     refused: dict[str, str] = {}

@@ -171,8 +171,22 @@ def _session_change(node: ast.AST) -> str:
     name, of = node.func.attr, node.func.value
     if isinstance(of, ast.Attribute) and (of.attr, name) in (("conf", "set"), ("conf", "unset")):
         return "conf"
+    if name == "sql" and node.args and _SETTING.match(_first_text(node.args[0])):
+        return "conf"
     registers = isinstance(of, ast.Attribute) and (of.attr, name) == ("udf", "register")
     return "name" if name in _NAMING or registers else ""
+
+
+_SETTING = re.compile(r"\s*(set|reset|use|declare)\b", re.IGNORECASE)
+
+
+def _first_text(node: ast.expr) -> str:
+    """Return the constant text with which an expression begins; empty if there is none."""
+    if isinstance(node, ast.BinOp):
+        return _first_text(node.left)
+    if isinstance(node, ast.JoinedStr) and node.values:
+        return _first_text(node.values[0])
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 _FROM = re.compile(r"\b(?:from|join)\s+[\w`]", re.IGNORECASE)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.core.errors import BuildError
-from persist_assets.engine.arrow_functions import _fitted
+from persist_assets.engine.arrow_functions import _fitted, _require_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,6 +244,11 @@ BAD = {
         "column n is double and declared as int64",
         None,
     ),
+    "another key": (
+        "return t.with_columns(k=pl.col('k').str.to_uppercase())",
+        "it returned the key k = ",
+        None,
+    ),
     "a time without a zone": (
         "return t.with_columns(n=pl.lit(1), k=pl.datetime(2024, 1, 1))",
         "column k is timestamp",
@@ -269,6 +274,18 @@ def test_a_failing_function_publishes_nothing(case: str, start: Callable[..., Bu
     assert caught.value.location.path == "sources/d.py"
     assert line is None or caught.value.location.line == len(HEAD.splitlines()) + 3
     assert builder.ledger.manifests.find_snapshot("dev", source.build_id) is None
+
+
+@pytest.mark.proves("V21")
+def test_a_result_has_the_key_of_its_call() -> None:
+    rows = pa.table({"K": [float("nan"), float("nan")], "n": [1, 2]})
+    _require_key(pa.table({"k": [float("nan")]}), rows, ["k"])
+    _require_key(pa.table({"k": [0.0, -0.0]}), pa.table({"k": [-0.0]}), ["k"])
+    none = pa.table({"k": pa.array([None], pa.string())})
+    _require_key(none, none, ["k"])
+    for result in (none, pa.table({"k": ["a", "b"]})):
+        with pytest.raises(ValueError, match="it returned the key k"):
+            _require_key(result, pa.table({"k": ["a"]}), ["k"])
 
 
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.int64())])

@@ -212,13 +212,23 @@ def test_a_function_may_have_a_merge_key(make: Make) -> None:
     assert (how, texts(builder, snapshot)) == ("windows", ["A", "B", "C"])
 
 
-def test_a_filter_by_an_unknown_column_is_an_error(make: Make) -> None:
-    builder = make(FILTERED.replace("incremental_filter('ts')", "incremental_filter('tz')"))
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("tz", "unknown column `tz`"),
+        ("x", "`x` is string, but the time column of `f` is timestamp"),
+        ("n", "`n` is int, but the time column of `f` is timestamp"),
+    ],
+)
+def test_a_filter_by_an_unknown_column_or_one_of_another_type_is_an_error(
+    make: Make, column: str, message: str
+) -> None:
+    builder = make(FILTERED.replace("incremental_filter('ts')", f"incremental_filter('{column}')"))
     root = builder.settings.root
     put(root, 0, (0, "a"))
     build(builder)
     put(root, 1, (1, "a"))
-    with pytest.raises(BuildError, match="unknown column `tz`"):
+    with pytest.raises(BuildError, match=message):
         build(make(root=root))
 
 

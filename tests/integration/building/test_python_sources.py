@@ -657,3 +657,19 @@ def test_a_broken_module_does_not_affect_other_modules(make: Callable[..., Build
     builder = make({"a.py": f"{IMPORTS}1 / 0\n@table\ndef f(t): return t\n", "b.py": f"{IMPORTS}@table\ndef g(t): return t\n"})  # fmt: skip
     assert str(failure(builder)).startswith("sources/a.py:6:1: `f` failed: ZeroDivisionError")
     assert builder.build(named(builder, "g")).state == "succeeded"
+
+
+def test_a_function_that_changes_the_session_fails_and_changes_no_other_source(
+    make: Callable[..., Builder],
+) -> None:
+    text = (
+        f"{IMPORTS}@table\ndef f(t, spark: SparkSession):\n    conf = spark.conf\n"
+        "    conf.set('spark.sql.session.timeZone', 'Asia/Tokyo')\n    return t\n"
+        "@table\ndef g(t):\n    return t.select(F.current_timezone().alias('zone'))\n"
+    )
+    builder = make({"a.py": text})
+    message = "`f` changes the setting spark.sql.session.timeZone"
+    with pytest.raises(BuildError, match=message):
+        builder.build(named(builder, "f"))
+    builder.build(named(builder, "g"))
+    assert {zone for (zone,) in rows(builder, "g")} == {"UTC"}

@@ -1049,11 +1049,19 @@ def test_a_raw_source_may_read_any_data(use: str) -> None:
     assert project(text).problems == ()
 
 
-def test_a_function_may_not_change_settings_of_the_session() -> None:
-    text = t(
-        "flights",
-        "flights.sparkSession.conf.set('spark.sql.ansi.enabled', 'false')\n    return flights",
-    )
+@pytest.mark.parametrize(
+    "change",
+    [
+        "conf.set('spark.sql.ansi.enabled', 'false')",
+        "sql('SET TIME ZONE \"Asia/Tokyo\"')",
+        "sql(f'set spark.sql.ansi.enabled = {False}')",
+        "sql('reset ' + 'x')",
+        "sql('USE other')",
+        "sql('DECLARE VARIABLE x INT')",
+    ],
+)
+def test_a_function_may_not_change_settings_of_the_session(change: str) -> None:
+    text = t("flights", f"flights.sparkSession.{change}\n    return flights")
     assert wrong(text) == ["5:5: error: `f` changes a session setting, which affects other sources [python-session]"]  # fmt: skip
 
 
