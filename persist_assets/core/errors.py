@@ -21,6 +21,8 @@ The invariant: every failure that a user can cause or meet is a `PersistError` t
     │   └── LedgerUnreachableError … because its database does not answer
     └── StorageError         Spark or the file system failed
         ├── GoneError            … because a file or table no longer exists
+        │   └── EarlierColumnsError … because an earlier version has other columns
+        ├── ColumnsError         … because a table does not have the declared columns
         └── JavaMissingError     … because there is no Java to run Spark
 """
 
@@ -255,6 +257,14 @@ class StorageError(PersistError):
 
 class GoneError(StorageError):
     """A file or table that was written is gone."""
+
+
+class EarlierColumnsError(GoneError):
+    """An earlier version of an external table does not have the declared columns."""
+
+
+class ColumnsError(StorageError):
+    """A table does not have the declared columns, or they do not have the declared types."""
 
 
 class JavaMissingError(StorageError):

@@ -21,7 +21,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
-from persist_assets.core.errors import BuildError, GoneError, StorageError, UnapprovedError
+from persist_assets.core.errors import (
+    BuildError,
+    ColumnsError,
+    EarlierColumnsError,
+    GoneError,
+    StorageError,
+    UnapprovedError,
+)
 from persist_assets.core.tracing import spanned
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import Pruned
@@ -62,6 +69,8 @@ log = logging.getLogger(__name__)
 
 STAGED = ".fetched"
 """The suffix that turns a copy's directory into that of its fetched rows."""
+_OTHER_COLUMNS = "its columns changed"
+"""Why an earlier version without the declared columns is not read."""
 
 
 class Ingestion:
@@ -223,7 +232,8 @@ class Ingestion:
     ) -> tuple[Source, Connector, str]:
         """Return an external table with all columns of its copy, its connector, and its version.
 
-        If a column that only other declarations have is gone from the table, it is left out.
+        If a column that only other declarations have is gone from the table, it is left out. The
+        version has all declared columns; after that, only those that are read have to be there.
 
         Parameters
         ----------
@@ -236,11 +246,16 @@ class Ingestion:
         for table in (source,) if wide is source else (wide, source):
             connector = self.connector(table)
             try:
-                return table, connector, connector.pin(since)
+                version = connector.pin(since)
             except BaseException as error:
                 connector.close()
-                if table is source or not isinstance(error, StorageError):
+                if table is source or not isinstance(error, ColumnsError):
                     raise
+            else:
+                needed = coverage.within(table)
+                names = {*needed.columns, *held}
+                _restrict(connector, table, copy, names, needed.terms.values())
+                return table, connector, version
         raise AssertionError
 
     def is_same(self, source: Source, since: str, until: str) -> bool:
@@ -291,6 +306,7 @@ class Ingestion:
             return Ahead(Pruned())
         source = widened(source, copy, self._sharing(source), pending.columns)
         with self.connected(source) as connector:
+            _restrict(connector, source, copy, pending.columns, [pending.needed])
             return self._ahead(source, copy, pending, connector, is_first=is_first)
 
     def _ahead(
@@ -313,25 +329,32 @@ class Ingestion:
             predicate = p.from_text(copy.predicate)
             if pending.missing != p.FALSE:
                 predicate = p.union((predicate, pending.needed))
-        read, reason = Pruned(), None
+        read, reason, why = Pruned(), None, None
         if pending.missing != p.FALSE and not (is_first and external.mode == "follow"):
             missing = pending.missing
-            if copy is not None and not is_first:
-                growth = growth_of(connector, source, copy, pending, since)
-                missing, reason = growth.missing, growth.full_read_reason
-            if missing != p.FALSE:
-                read += connector.prune(p.as_condition(missing), since)
+            try:
+                if copy is not None and not is_first:
+                    growth = growth_of(connector, source, copy, pending, since)
+                    missing, reason = growth.missing, growth.full_read_reason
+                if missing != p.FALSE:
+                    read += connector.prune(p.as_condition(missing), since)
+            except EarlierColumnsError:
+                if is_first or since == pending.version:
+                    raise
+                why = _OTHER_COLUMNS
         most = read.bytes
         if since == pending.version:
             return Ahead(read, reason, most)
-        scope = p.as_text(predicate), pending.columns
-        changes = changes_between(connector, source, since, pending.version, *scope)
-        if changes.full_read_reason is None:
-            return Ahead(read + changes.read, reason, most)
+        if why is None:
+            scope = p.as_text(predicate), pending.columns
+            changes = changes_between(connector, source, since, pending.version, *scope)
+            if changes.full_read_reason is None:
+                return Ahead(read + changes.read, reason, most)
+            why = changes.full_read_reason
         if not external.starts_anywhere:
-            raise unfollowed(source, pending.version, changes.full_read_reason)
+            raise unfollowed(source, pending.version, why)
         whole = connector.prune(p.as_condition(pending.needed), pending.version)
-        return Ahead(read + whole, changes.full_read_reason, max(most, whole.bytes))
+        return Ahead(read + whole, why, max(most, whole.bytes))
 
     # -------------------------------------------------------------------------------------- sync
 
@@ -394,10 +417,18 @@ class Ingestion:
             return task.retire(task.described(copy))
 
     def _grow(self, task: Sync, copy: LocalCopy, pending: Pending, head: str) -> LocalCopy:
-        """Add what a copy lacks; a table that keeps no versions is read again if it moved on."""
+        """Add what a copy lacks; the table is read again if the version no longer has it.
+
+        That is so if its columns are not those of the newest version, or if a table that keeps no
+        versions changed.
+        """
         connector, external = task.connector, task.external
         try:
             return task.grow(copy, pending)
+        except EarlierColumnsError:
+            if head == copy.version:
+                raise
+            return task.read_in_full(copy, head, _OTHER_COLUMNS)
         except GoneError as error:
             if connector.capabilities.keeps_versions or external.mode == "snapshot":
                 raise
@@ -417,6 +448,40 @@ class Ingestion:
             yield directory
         finally:
             delete_directory(directory)
+
+
+def _restrict(
+    connector: Connector,
+    source: Source,
+    copy: LocalCopy | None,
+    names: Iterable[str],
+    terms: Iterable[Term],
+) -> None:
+    """Make a connector ignore declared columns that no read of rows concerns.
+
+    Parameters
+    ----------
+    names
+        The columns that are read.
+    terms
+        The conditions for the rows that are read, besides those of the copy and the declaration.
+    """
+    external = source.external
+    assert external is not None
+    if not connector.capabilities.keeps_versions:
+        return  # all its columns are read from the newest version
+    conditions = [*terms]
+    if copy is not None and copy.format == p.FORMAT:
+        conditions.append(p.from_text(copy.predicate))
+    lower = {name.lower() for name in names}
+    lower |= {v.words[0].lower() for term in conditions for v in p.variables(term)}
+    filters = " ".join(filter(None, (external.filter, external.snapshot_filter))).lower()
+    concerned = [
+        c
+        for c in connector.columns
+        if c.name.lower() in lower or c.name.lower().replace("`", "``") in filters
+    ]
+    connector.columns = concerned or connector.columns
 
 
 def _has_other_columns(copy: LocalCopy, source: Source) -> bool:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.dialect import quote
-from persist_assets.core.errors import GoneError, StorageError, UnapprovedError
+from persist_assets.core.errors import (
+    EarlierColumnsError,
+    GoneError,
+    StorageError,
+    UnapprovedError,
+)
 from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.time_values import literal
 from persist_assets.engine.activity import counted_input
@@ -231,6 +236,8 @@ class Sync:
                 n_held = 0 if growth.columns else copy.rows
             else:
                 rows, cost = self._read(pending.missing, pending.columns, copy.version)
+        except EarlierColumnsError:
+            raise
         except GoneError as error:
             raise GoneError(
                 f"`{self.source.name}` needs more rows of version {copy.version}, which is gone:"

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote
-from persist_assets.core.errors import StorageError
+from persist_assets.core.errors import ColumnsError, StorageError
 from persist_assets.engine.named_files import one_after_another
 from persist_assets.external.connectors.access import options_of_store
 from persist_assets.external.connectors.delta_changes import RECORDED, DeltaChanges
@@ -53,6 +53,7 @@ from persist_assets.external.connectors.reading import (
     FileNames,
     check_columns,
     conditions_of,
+    earlier_columns,
     small_frame,
 )
 from persist_assets.external.connectors.unity_catalog import Placed, place_in_unity
@@ -162,7 +163,12 @@ class DeltaConnector(FileConnector):
             table = self._log.open(number)
         if not is_same_version(self._log.name(table), version):
             raise self._replaced()
-        self._check(table)
+        try:
+            self._check(table)
+        except ColumnsError as error:
+            if self.external.mode == "snapshot" or number == self._later().version():
+                raise
+            raise earlier_columns(number, error) from error
         return table
 
     # ----------------------------------------------------------------------------------- checks

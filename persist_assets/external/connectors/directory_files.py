@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from persist_assets.core.dialect import char_size
-from persist_assets.core.errors import ConflictError, StorageError
+from persist_assets.core.errors import ColumnsError, ConflictError, StorageError
 from persist_assets.core.model.sources import RawTable
 from persist_assets.external.connectors.pruning import Span, exactly, moment_as_written, span
 from persist_assets.storage.changes import LEGACY_BEFORE
@@ -203,7 +203,8 @@ def _check_texts(files: Iterable[ListedFile], base: str, columns: Iterable[Colum
     kinds = {c.name.lower(): plain_type(c.type) for c in columns}
     for (name, text), file in texts_by_column((f.location for f in files), base).items():
         if not is_certain(kinds.get(name, "string"), text):
-            raise misread(file, name, text, kinds[name])
+            error = misread(file, name, text, kinds[name])
+            raise ColumnsError(error.message, hint=error.hint)
 
 
 def partition_spans(

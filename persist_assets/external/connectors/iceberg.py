@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote
-from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.core.errors import ColumnsError, GoneError, StorageError
 from persist_assets.core.settings.spark import FIELD_IDS
 from persist_assets.external.connectors.file_connector import (
     FileConnector,
@@ -55,6 +55,7 @@ from persist_assets.external.connectors.reading import (
     FileNames,
     check_columns,
     conditions_of,
+    earlier_columns,
     small_frame,
 )
 from persist_assets.storage.files import unreachable
@@ -153,7 +154,14 @@ class IcebergConnector(FileConnector):
             raise self._replaced()
         if number != NO_SNAPSHOT and table.snapshot_by_id(number) is None:
             raise self._gone(number)
-        self._check(table, version)
+        try:
+            self._check(table, version)
+        except ColumnsError as error:
+            is_last = number == self.external.end_version
+            is_newest = version == version_name(table, head(table))
+            if self.external.mode == "snapshot" or is_last or is_newest:
+                raise
+            raise earlier_columns(number, error) from error
         return table
 
     # ---------------------------------------------------------------------------------- columns

@@ -65,7 +65,7 @@ def _rest_metadata(storage: Mapping[str, str]) -> str:
     )
 
     class Catalog(RestCatalog):
-        """A catalog whose answers choose no code, no keys, and no server that is not trusted."""
+        """A catalog whose responses cannot choose code, keys, or an untrusted server."""
 
         def _load_file_io(self, properties: Any = None, location: str | None = None) -> Any:
             return None
@@ -80,7 +80,7 @@ def _rest_metadata(storage: Mapping[str, str]) -> str:
             self.properties = {**declared, **answered}
 
         def _create_legacy_oauth2_auth_manager(self, session: Any) -> Any:
-            session.max_redirects = 0  # a redirection would send the credentials elsewhere
+            session.max_redirects = 0  # a redirect would send the credentials elsewhere
             return super()._create_legacy_oauth2_auth_manager(session)
 
     uri, table = storage[URI], storage[TABLE]

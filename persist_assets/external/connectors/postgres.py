@@ -19,7 +19,7 @@ from persist_assets.compiler.frontends.external_options import (
     PASSWORD,
 )
 from persist_assets.core.dialect import char_size, quote
-from persist_assets.core.errors import StorageError
+from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.named_files import AS_NAMED, padded
 from persist_assets.external.connectors.postgres_columns import (
@@ -50,7 +50,7 @@ from persist_assets.external.connectors.protocol import (
 from persist_assets.external.connectors.reading import check_columns, conditions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from zoneinfo import ZoneInfo
 
     from pyspark.sql import DataFrame, SparkSession
@@ -81,37 +81,55 @@ class _Version(NamedTuple):
     cursor
         The greatest value of the cursor; None: the table has none.
     digest
-        The number of rows and a digest: of whole rows and the declared columns, or of the cursor
-        and the key of those that are not above the cursor.
+        The number of rows and a digest: of whole rows and all columns, or of the cursor and the key
+        of those that are not above the cursor.
     table
-        With a cursor, the id of the table, and a digest of its declared columns, of its storage,
-        which TRUNCATE replaces, and of the query of a view.
+        With a cursor, the id of the table, and a digest of its storage, which TRUNCATE replaces,
+        and of the query of a view.
+    columns
+        With a cursor, the greatest number of a column, and a digest of all columns. Numbers are
+        never used again, so columns with greater numbers were added later.
     """
 
     cursor: str | None
     digest: str
-    table: str
+    table: str = ""
+    columns: str = ""
 
     @property
     def name(self) -> str:
-        parts = [self.digest] if self.cursor is None else [self.cursor, self.digest, self.table]
-        return OF_POSTGRES + ":".join(parts)
+        if self.cursor is None:
+            return OF_POSTGRES + self.digest
+        return f"{OF_POSTGRES}{self.cursor}:{self.digest}:{self.table}.{self.columns}"
 
     @property
     def n_rows(self) -> int:
         return int(self.digest.partition("-")[0])
 
+    @property
+    def last_number(self) -> int:
+        """The greatest number of a column; 0: the version does not say it."""
+        return int(self.columns.partition("-")[0] or 0)
+
 
 def _parsed(version: str) -> _Version:
     """Return the parts of the name of a version.
 
+    Earlier releases gave versions names without columns; no table has them now.
+
     Examples
     --------
-    >>> _parsed("postgres:17:3-8a0f:16384.16390").cursor, _parsed("postgres:3-8a0f").n_rows
-    ('17', 3)
+    >>> tuple(_parsed("postgres:17:3-8a0f:16384.77aa.5-91bc"))
+    ('17', '3-8a0f', '16384.77aa', '5-91bc')
+    >>> _parsed("postgres:3-8a0f").n_rows, _parsed("postgres:17:3-8a0f:16384.77aa").columns
+    (3, '')
     """
     parts = version.removeprefix(OF_POSTGRES).split(":")
-    return _Version(None, parts[0], "") if len(parts) == 1 else _Version(*parts)
+    if len(parts) == 1:
+        return _Version(None, parts[0])
+    cursor, digest, place = parts
+    oid, storage, *columns = place.split(".")
+    return _Version(cursor, digest, f"{oid}.{storage}", *columns)
 
 
 class _Table(NamedTuple):
@@ -122,18 +140,26 @@ class _Table(NamedTuple):
     name
         Its quoted name.
     identity
-        Its id, and a digest of `defined` and `STORAGE`.
+        Its id, and a digest of `STORAGE`.
     defined
-        The declared columns: their names, numbers and types.
+        The names, numbers and types of all its columns, whatever is declared.
     columns
         Its columns, by lower-case name.
     """
 
     name: str
-    oid: int
     identity: str
-    defined: str
+    defined: Sequence[tuple[str, int, str]]
     columns: Mapping[str, PostgresColumn]
+
+    def columns_up_to(self, number: int) -> str:
+        """Return what a version with this greatest number of a column says about columns."""
+        defined = sorted(row for row in self.defined if row[1] <= number)
+        return f"{number}-{_digest(defined)[:16]}"
+
+    @property
+    def last_number(self) -> int:
+        return max((number for _, number, _ in self.defined), default=0)
 
 
 class PostgresConnector:
@@ -208,8 +234,14 @@ class PostgresConnector:
         return None
 
     def is_same(self, since: str, until: str) -> bool:
-        """Whether two versions have the same name; see `protocol.Connector`."""
-        return since == until
+        """Whether only columns came between two versions; see `protocol.Connector`."""
+        if since == until:
+            return True
+        first, last = _parsed(since), _parsed(until)
+        try:
+            return first._replace(columns=last.columns) == last and self._has_columns_of(first)
+        except StorageError:
+            return False
 
     def absent(self, columns: Sequence[str], predicate: str | None, version: str) -> frozenset[str]:
         """Return no column: whether all values are NULL is not known before they are read."""
@@ -261,16 +293,36 @@ class PostgresConnector:
         digests += f" FROM {table.name} AS {_ROW}{where}"
         query = f"SELECT count(*), {', '.join(f'{half}::text' for half in halves)}"
         ((n_rows, *sums),) = transaction.fetch(f"{query} FROM ({digests}) AS d")
-        held = (n_rows, sums, table.defined) if cursor is None else (n_rows, sums)
-        digest = sha256(repr(held).encode()).hexdigest()[:24]
-        return _Version(cursor, f"{n_rows}-{digest}", "" if cursor is None else table.identity)
+        if cursor is None:
+            digest = _digest((n_rows, sums, sorted(table.defined)))[:24]
+            return _Version(None, f"{n_rows}-{digest}")
+        columns = table.columns_up_to(table.last_number)
+        return _Version(cursor, f"{n_rows}-{_digest((n_rows, sums))[:24]}", table.identity, columns)
 
-    def _check_held(self, version: str) -> None:
-        """Raise if the rows of a version are not those that the transaction sees."""
+    def _has_columns_of(self, version: _Version) -> bool:
+        """Whether the table has the columns of an earlier version now, and perhaps more."""
+        if version.cursor is None:
+            return True  # its digest covers them
+        return self._table().columns_up_to(version.last_number) == version.columns
+
+    def _has_rows_of(self, version: _Version) -> bool:
+        """Whether the table has the rows of an earlier version now, and perhaps more columns."""
+        return self._held(version.cursor)._replace(columns=version.columns) == version
+
+    def _check_held(self, version: str, needed: Iterable[PostgresColumn] = ()) -> None:
+        """Raise if the table does not have the rows of a version now, with the needed columns."""
         parts = _parsed(version)
         has_cursor = self.external.cursor is not None
-        if (parts.cursor is None) is has_cursor or self._held(parts.cursor) != parts:
+        if (parts.cursor is None) is has_cursor:
             raise moved_on(self.label)
+        if not self._has_columns_of(parts) or not self._has_rows_of(parts):
+            raise moved_on(self.label)
+        numbers = {name: number for name, number, _ in self._table().defined}
+        if parts.cursor is not None and any(numbers[c.name] > parts.last_number for c in needed):
+            raise GoneError(
+                f"columns of {self.label} were added since",
+                hint="read the newest version: persist external sync",
+            )
 
     # ------------------------------------------------------------------------------------ table
 
@@ -299,10 +351,8 @@ class PostgresConnector:
             raise StorageError(f"{self.label} does not exist", hint=hint)
         oid, name, _ = tables[0]
         declared = {c.name.lower(): c.type for c in self.columns}
-        numbers = self._transaction.fetch(NUMBERS, {"oid": oid})
-        defined = repr(sorted(row for row in numbers if row[0].lower() in declared))
-        storage = repr(self._transaction.fetch(STORAGE, {"oid": oid}))
-        identity = f"{oid}.{sha256(f'{defined} {storage}'.encode()).hexdigest()[:16]}"
+        defined = self._transaction.fetch(NUMBERS, {"oid": oid})
+        identity = f"{oid}.{_digest(self._transaction.fetch(STORAGE, {'oid': oid}))[:16]}"
         rows = self._transaction.fetch(COLUMNS, {"oid": oid})
         columns = [column_of(row, declared) for row in rows]
         by_name = {c.name.lower(): c for c in columns}
@@ -315,7 +365,7 @@ class PostgresConnector:
                 " rows cannot be followed by it",
                 hint="a cursor is an integer, a date or a timestamp",
             )
-        return _Table(name, oid, identity, defined, by_name)
+        return _Table(name, identity, defined, by_name)
 
     # ---------------------------------------------------------------------------------- reading
 
@@ -342,9 +392,8 @@ class PostgresConnector:
         order: str | None = None,
     ) -> DataFrame:
         """Return columns of the matching rows of a version, fetched now."""
-        self._table()
-        self._check_held(version)
         conditions = conditions_of(self.external, predicate, start=True)
+        self._check_held(version, self._needed(columns, conditions))
         where = self._where(conditions, _parsed(version).cursor, None)
         return self._fetch(conditions, columns, where)
 
@@ -434,9 +483,11 @@ class PostgresConnector:
         """Return why the rows above the cursor are not all that changed; None: they are."""
         if self.external.cursor is None or first.cursor is None or last.cursor is None:
             return "a table without a cursor has no history"
-        if first.table != last.table:
+        if first.table != last.table or not self._has_columns_of(first):
             return "the table was rewritten, or is another one"
-        if self._held(first.cursor) != first:
+        if first.columns != last.columns and not self.external.key:
+            return "the table has more columns, and its rows have no key"
+        if not self._has_rows_of(first):
             if self.external.append_only:
                 raise StorageError(
                     f"rows of {self.label} up to its cursor came or went, but it is declared"
@@ -447,6 +498,10 @@ class PostgresConnector:
         return None
 
 
+def _digest(value: object) -> str:
+    return sha256(repr(value).encode()).hexdigest()
+
+
 def list_up_to(batches: object, label: str) -> list[object]:
     """Return Arrow batches that fit into memory.
 
@@ -455,7 +510,6 @@ def list_up_to(batches: object, label: str) -> list[object]:
     StorageError
         There are too many.
     """
-    from collections.abc import Iterable
     from typing import Any, cast
 
     taken: list[object] = []

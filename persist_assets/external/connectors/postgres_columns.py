@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.errors import StorageError
+from persist_assets.core.errors import ColumnsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,7 +162,7 @@ def check_types(columns: Mapping[str, PostgresColumn], names: list[str], table: 
     named = ", ".join(f"`{c.name}` is {c.shown}" for c in unfit)
     only_numeric = all(c.shown == "numeric" for c in unfit)
     hint = "declare it as DECIMAL(p, s), which all its values must fit" if only_numeric else IN_VIEW
-    raise StorageError(f"columns of {table} have types that Spark lacks: {named}", hint=hint)
+    raise ColumnsError(f"columns of {table} have types that Spark lacks: {named}", hint=hint)
 
 
 def fetched_text(column: PostgresColumn, name: str) -> str:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.core.model.columns import Column
+
 CHANGE, VERSION = "_persist_change", "_persist_version"
 """The columns of changes: the kind of change (`INSERT` or `DELETE`), and its version."""
 INSERT, DELETE = "insert", "delete"
@@ -119,9 +121,13 @@ class Connector(Protocol):
     staging
         The directory of a sync, to which it may write rows for Spark to read. None: there is no
         sync, so rows of tables without versions are returned from memory.
+    columns
+        The declared columns. A connector that keeps versions may be restricted to those that reads
+        concern once it has pinned a version: earlier versions may have others in place of the rest.
     """
 
     staging: str | None
+    columns: Sequence[Column]
 
     @property
     def capabilities(self) -> Capabilities:
@@ -194,6 +200,8 @@ class Connector(Protocol):
         ------
         GoneError
             The version, or a file of it, is gone.
+        EarlierColumnsError
+            It is an earlier version, and has other columns than the declared ones.
         """
         ...
 

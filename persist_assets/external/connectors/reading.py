@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.errors import StorageError, did_you_mean
+from persist_assets.core.errors import (
+    ColumnsError,
+    EarlierColumnsError,
+    StorageError,
+    did_you_mean,
+)
 from persist_assets.core.object_stores import spark_uri
 from persist_assets.core.time_values import literal
 
@@ -56,9 +61,10 @@ def check_columns(
 
     Raises
     ------
+    ColumnsError
+        Columns are missing or have other types; the message names all of them.
     StorageError
-        Columns are missing or have other types; the message names all of them. Or two names
-        differ only in case.
+        Two names differ only in case.
     """
     by_name = {name.lower(): kind for name, kind in present}
     if len(by_name) < len(present):
@@ -89,9 +95,14 @@ def check_columns(
         )
         types = ", ".join(f"`{c}` as {kind}" for c, kind, _ in others)
         hints.append(f"declare {types} and cast in a view")
-    raise StorageError(
+    raise ColumnsError(
         f"{table} does not match its declaration: {'; '.join(differences)}", hint="; ".join(hints)
     )
+
+
+def earlier_columns(number: int, error: ColumnsError) -> EarlierColumnsError:
+    """Return the error for an earlier version, by its number, that differs from a declaration."""
+    return EarlierColumnsError(f"{error.message}, at version {number}", hint="read a later version")
 
 
 def _bare(kind: str) -> str:
