@@ -45,7 +45,7 @@ ROWS: Mapping[str, int] = {
     "all": 1,
     "sql": 3,
     "malloy": 2,
-    "python": 2,
+    "python": 3,
     "raw": 1,
     "merge": 1,
     "history": 1,

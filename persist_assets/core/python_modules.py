@@ -37,6 +37,8 @@ def name_of(path: str) -> str:
     >>> name_of("src/shop/prices.py"), name_of("sources/shop/__init__.py")
     ('shop.prices', 'sources.shop')
     """
+    if path == "src/__init__.py":
+        return "src"
     plain = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
     return plain.replace("/", ".")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,45 @@ _BY_VALUE = frozenset("eval exec compile globals locals vars __import__".split()
 _LOOKING = frozenset(("importlib", "inspect", "runpy", "pkgutil", "gc", "ctypes"))
 _OF_SYS = frozenset(("sys.modules", "sys._getframe"))
 OF_FUNCTIONS = frozenset(("__builtins__", "__closure__", "__code__", "__dict__", "__globals__"))
+_OF_CLASSES = frozenset(("__annotations__", "__subclasses__", "get_type_hints"))
+
+OF_PLACES = frozenset("__file__ __module__ __name__ __package__ __path__ __spec__".split())
+"""Names in every module whose values depend on its file."""
+_SHOWING_PLACES = frozenset(("__code__", "__globals__", "_getframe", "inspect"))
+_SHOWING_DOCS = frozenset("__code__ __doc__ getdoc help inspect pydoc".split())
+_SHOWING_TEXT = frozenset("findsource getcomments getsource getsourcelines".split())
+_ROOTS = frozenset(("help", "inspect", "pydoc"))
+_SPECIAL = (_OF_CLASSES | _SHOWING_PLACES | _SHOWING_DOCS | _SHOWING_TEXT) - _ROOTS
 
 
 def looks_around(names: Iterable[str]) -> bool:
     """Whether one of these names looks up other names at run time."""
     lookups = _BY_VALUE | _OF_SYS | OF_FUNCTIONS
     return any(n in lookups or n.partition(".")[0] in _LOOKING for n in names)
+
+
+def looks_at_classes(special: Iterable[str]) -> bool:
+    """Whether special names read the subclasses or the annotations of a class or function."""
+    return not _OF_CLASSES.isdisjoint(special)
+
+
+def shows_place(special: Iterable[str]) -> bool:
+    """Whether special names give access to the path of the code that uses them."""
+    return not _SHOWING_PLACES.isdisjoint(special)
+
+
+def shows_docs(special: Iterable[str]) -> bool:
+    """Whether special names give access to docstrings."""
+    return not _SHOWING_DOCS.isdisjoint(special)
+
+
+def shows_text(special: Iterable[str]) -> bool:
+    """Whether special names give access to the text of a file."""
+    return not _SHOWING_TEXT.isdisjoint(special)
+
+
+Lookup = tuple[tuple[str, ...], frozenset[str]]
+"""The called function, if it has a name, and the names of parameters and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +70,27 @@ class Mentions:
         As in `Reached`.
     imports
         The imports in it.
+    special
+        The names in it, also as attributes or texts, that show docstrings, texts or paths of code.
+    lookups
+        The calls that look up names in texts, each with the names that it never finds in modules.
     """
 
     chains: frozenset[tuple[str, ...]]
     methods: frozenset[str]
     texts: frozenset[str]
     imports: tuple[ast.Import | ast.ImportFrom, ...]
+    special: frozenset[str]
+    lookups: frozenset[Lookup]
 
 
 def mentions(
-    root: ast.AST, module: Module, *, bare: bool = False, hidden: frozenset[str] = frozenset()
+    root: ast.AST,
+    module: Module,
+    *,
+    bare: bool = False,
+    hidden: frozenset[str] = frozenset(),
+    function: FunctionNode | None = None,
 ) -> Mentions:
     """Return the names in a piece of code.
 
@@ -55,7 +100,10 @@ def mentions(
         As for `parts`.
     hidden
         The variables of enclosing functions.
+    function
+        The enclosing function.
     """
+    special, lookups = _special_of(root), frozenset(_lookups(root, module, function))
     chains: set[tuple[str, ...]] = set()
     methods: set[str] = set()
     texts: set[str] = set()
@@ -69,6 +117,10 @@ def mentions(
                 chains.add(chain)
             continue
         texts.update(_texts_of_times(node))
+        if _is_logger_by_name(node, module):
+            chains.add(chain_of(getattr(node, "func", node)))
+            methods.add("getLogger")
+            continue
         match node:
             case ast.Call(func=ast.Attribute(attr=name)):
                 methods.add(name)
@@ -88,7 +140,109 @@ def mentions(
             inside = value if isinstance(value, list) else [value]
             names = within if name == "body" else hidden
             todo += ((i, bare, names) for i in inside if isinstance(i, ast.AST))
-    return Mentions(frozenset(chains), frozenset(methods), frozenset(texts), tuple(imports))
+    return Mentions(
+        frozenset(chains), frozenset(methods), frozenset(texts), tuple(imports), special, lookups
+    )
+
+
+def _special_of(root: ast.AST) -> frozenset[str]:
+    """Return the special names in a piece of code, in any role."""
+    names: set[str] = set()
+    for node in ast.walk(root):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                names.add(name)
+            case ast.Constant(value=str(text)) if "__" in text or text in _SPECIAL:
+                names.update(words_of(text))
+            case _:
+                pass
+    return frozenset(names & _SPECIAL)
+
+
+def special_among(names: Iterable[str]) -> frozenset[str]:
+    """Return the special names among the dotted names of other code."""
+    parts = [name.split(".") for name in names]
+    special = {part for name in parts for part in name} & _SPECIAL
+    return frozenset(special | ({name[0] for name in parts} & _ROOTS))
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text that may be names."""
+    return frozenset(re.findall(r"[^\W\d]\w*", text))
+
+
+def _is_logger_by_name(node: ast.AST, module: Module) -> bool:
+    """Whether a node is ``logging.getLogger(__name__)``, whose name does not affect rows."""
+    match node:
+        case ast.Call(func=func, args=[ast.Name("__name__")], keywords=[]):
+            chain = chain_of(func)
+        case _:
+            return False
+    origins = [(*i.dotted, *chain[1:]) for i in module.imports.get(chain[0], ())] if chain else []
+    return origins == [("logging", "getLogger")] and chain[0] not in module.bindings
+
+
+_LOOKUP_CALLS = frozenset("eval evaluate query re_evaluate sql".split())
+_CONNECTED_CALLS = frozenset("execute executemany from_query".split())
+_LOOKUP_LIBRARIES = frozenset("chdb duckdb formulaic numexpr pandasql patsy statsmodels".split())
+
+
+def _lookups(root: ast.AST, module: Module, function: FunctionNode | None) -> Iterator[Lookup]:
+    """Yield the calls that look up names of a text in their frame. Spark's `sql` does not."""
+    stack: list[tuple[ast.AST, FunctionNode | ast.Lambda | None]] = [(root, function)]
+    while stack:
+        node, around = stack.pop()
+        if isinstance(node, FunctionNode | ast.Lambda):
+            around = node
+        if isinstance(node, ast.Call) and _is_lookup(node.func, module, around):
+            keywords = {k.arg for k in node.keywords if k.arg}
+            parameters = _parameters(around) if around else set[str]()
+            yield chain_of(node.func), frozenset(keywords | parameters)
+        stack += ((child, around) for child in ast.iter_child_nodes(node))
+
+
+def _is_lookup(func: ast.expr, module: Module, around: FunctionNode | ast.Lambda | None) -> bool:
+    """Whether a called function looks up names of a text, as far as its name shows."""
+    chain = chain_of(func)
+    origins = [i.dotted for i in module.imports.get(chain[0], ())] if chain else []
+    if any(origin[0] in _LOOKUP_LIBRARIES for origin in origins):
+        return True
+    names = {(*origin, *chain[1:])[-1] for origin in origins}
+    match func:
+        case ast.Attribute(attr=name):
+            names.add(name)
+        case ast.Name(id=name) if name not in module.bindings:
+            names.add(name)
+        case _:
+            return False
+    if not names.isdisjoint(_CONNECTED_CALLS):
+        imported = {i.dotted[0] for every in module.imports.values() for i in every}
+        return not imported.isdisjoint({*_LOOKUP_LIBRARIES, "polars"})
+    if names == {"sql"} and isinstance(func, ast.Attribute):
+        return not _is_session(func.value, around)
+    return not names.isdisjoint(_LOOKUP_CALLS)
+
+
+def _is_session(node: ast.expr, around: FunctionNode | ast.Lambda | None) -> bool:
+    """Whether an expression is a Spark session, as far as its text shows."""
+    chain = chain_of(node)
+    if "spark" in (chain[-1] if chain else ast.unparse(node)).lower():
+        return True
+    if len(chain) != 1 or around is None:
+        return False
+    arguments = around.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        if argument.arg == chain[0] and argument.annotation is not None:
+            return "SparkSession" in ast.unparse(argument.annotation)
+    return False
+
+
+def _parameters(node: FunctionNode | ast.Lambda) -> set[str]:
+    """Return the names of a function's parameters."""
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    every += [a for a in (arguments.vararg, arguments.kwarg) if a]
+    return {a.arg for a in every}
 
 
 _MAKING_TIMES = frozenset("Timestamp datetime64 lit to_date to_datetime to_timestamp".split())
@@ -127,10 +281,7 @@ def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
 
     Imported names and variables of comprehensions are not among them.
     """
-    arguments = node.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    every += [a for a in (arguments.vararg, arguments.kwarg) if a]
-    names = {a.arg for a in every}
+    names = _parameters(node)
     stack: list[ast.AST] = [] if isinstance(node, ast.Lambda) else [*node.body]
     while stack:
         this = stack.pop()
@@ -165,6 +316,18 @@ def without_docstring(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
     ):
         return body[1:]
     return body
+
+
+def docstrings(module: Module) -> list[str]:
+    """Return the docstrings in a file."""
+    if "docstrings" not in module.facts:
+        texts = (
+            ast.get_docstring(n, clean=False)
+            for n in ast.walk(module.tree)
+            if isinstance(n, FunctionNode | ast.ClassDef | ast.Module)
+        )
+        module.facts["docstrings"] = [text for text in texts if text is not None]
+    return module.facts["docstrings"]
 
 
 def parts(node: ast.AST, module: Module, bare: bool) -> tuple[str, list[tuple[str, object]]]:

@@ -36,10 +36,13 @@ class Imported:
     ----------
     attribute
         None if it is the module itself.
+    relative
+        Whether the import is relative.
     """
 
     module: str
     attribute: str | None = None
+    relative: bool = False
 
     @property
     def dotted(self) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ class Module:
     Attributes
     ----------
     name, package
-        Dotted names; relative imports start from the package.
+        The dotted names that it is imported by; relative imports start from the package.
     body
         Its statements, without those that are never run or only for type checkers.
     bindings
@@ -118,8 +121,56 @@ def chain_of(node: ast.AST) -> tuple[str, ...]:
     return (node.id, *reversed(names)) if isinstance(node, ast.Name) else ()
 
 
-def _is_for_types(test: ast.expr) -> bool:
-    return bool(chain_of(test)) and chain_of(test)[-1] == "TYPE_CHECKING"
+_CHECKING = tuple((home, "TYPE_CHECKING") for home in ("typing", "typing_extensions"))
+
+
+def _checking_names(tree: ast.Module) -> frozenset[tuple[str, ...]]:
+    """Return the names in a file that are false except for type checkers, such as `typing`'s."""
+    false: set[tuple[str, ...]] = set()
+    other: set[str] = set()
+    for statement in tree.body:
+        for node in _outside_functions(statement):
+            match node:
+                case ast.Import(names=aliases):
+                    for a in aliases:
+                        bound = a.asname or a.name.partition(".")[0]
+                        is_typing = (a.name, "TYPE_CHECKING") in _CHECKING
+                        false |= {(bound, "TYPE_CHECKING")} if is_typing else set()
+                        other |= set() if is_typing else {bound}
+                case ast.ImportFrom(module=home, names=aliases, level=level):
+                    for a in aliases:
+                        is_typing = not level and (home, a.name) in _CHECKING
+                        false |= {(a.asname or a.name,)} if is_typing else set()
+                        other |= set() if is_typing else {a.asname or a.name}
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=False)) if (
+                    name == "TYPE_CHECKING"
+                ):
+                    false.add((name,))
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=False)) if (
+                    name == "TYPE_CHECKING"
+                ):
+                    false.add((name,))
+                case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For() | ast.With():
+                    other.update(_bound(node))
+                case ast.NamedExpr(target=ast.Name(id=name)):
+                    other.add(name)
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    other.add(node.name)
+                case ast.Global(names=names):
+                    other.update(names)
+                case _:
+                    pass
+    return frozenset(chain for chain in false if chain[0] not in other)
+
+
+def _outside_functions(root: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a statement, without the bodies of functions and classes."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
+            stack += ast.iter_child_nodes(node)
 
 
 def _is_main(test: ast.expr) -> bool:
@@ -131,8 +182,13 @@ def _is_main(test: ast.expr) -> bool:
 
 
 @lru_cache(maxsize=64)
-def parse_module(text: str, path: str) -> Module:
+def parse_module(text: str, path: str, name: str | None = None) -> Module:
     """Return a file as a module, which is immutable because importing files share it.
+
+    Parameters
+    ----------
+    name
+        The name that it is imported by, if its path suggests another.
 
     Raises
     ------
@@ -140,12 +196,13 @@ def parse_module(text: str, path: str) -> Module:
         It is not Python.
     """
     tree = ast.parse(text, path)
-    name = name_of(path)
+    name = name or name_of(path)
     is_package = path.endswith("/__init__.py")
     module = Module(path, name, name if is_package else name.rpartition(".")[0], text, tree)
     module.lines = re.split(r"\r\n|\r|\n", text)
+    checking = _checking_names(tree)
     for statement in tree.body:
-        if isinstance(statement, ast.If) and _is_for_types(statement.test):
+        if isinstance(statement, ast.If) and chain_of(statement.test) in checking:
             _learn_imports(module, statement.body, module.typed)
             module.body += statement.orelse
         elif isinstance(statement, ast.If) and _is_main(statement.test):
@@ -201,13 +258,13 @@ def _learn_imports(
         elif isinstance(node, ast.ImportFrom):
             origin = absolute(node.module or "", node.level, module.package)
             if origin is None:
-                continue
+                continue  # it fails
             for alias in node.names:
                 if alias.name == "*":
                     if not typed:
                         module.stars.append(origin)
                 else:
-                    target = Imported(origin, alias.name)
+                    target = Imported(origin, alias.name, bool(node.level))
                     imports.setdefault(alias.asname or alias.name, []).append(target)
                 if not typed:
                     module.imported += [origin, f"{origin}.{alias.name}"]

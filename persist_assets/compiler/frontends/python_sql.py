@@ -73,7 +73,7 @@ def see_through(
     is_contract = any(c.kind == "columns" for c in declaration.annotation.checks)
     if any(p.hint for p in function.parameters) or (function.result and not is_contract):
         return declaration  # a query would not check them
-    if not all(modules.is_quiet(m) for m in modules.closure(module)):
+    if not all(modules.is_quiet(m, module) for m in modules.closure(module)):
         return declaration  # an import may change constants
     try:
         call = _Body(node, module, function, file.constant).call()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.frontends.module_text import Module, chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
 
 
 _PURE = frozenset(
@@ -26,6 +27,17 @@ _PURE = frozenset(
 _CALLING = frozenset(("filter", "map"))
 """Builtins that call their first argument. A `key` argument is called too."""
 
+_STATEFUL = (
+    ("csv", "field_size_limit"),
+    ("duckdb",),
+    ("os", "nice"),
+    ("os", "umask"),
+    ("polars", "Config"),
+    ("threading", "stack_size"),
+    ("time", "tzset"),
+)
+"""Functions and classes of libraries whose calls change the state of the library."""
+
 _CHANGING = re.compile(
     r"(__|add|append|basic|chdir|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert"
     r"|install|load_dotenv|patch|pop|put|register|remove|seed|set|simplefilter|update|use)"
@@ -33,12 +45,23 @@ _CHANGING = re.compile(
 """Names of functions with effects elsewhere, such as ``locale.setlocale``."""
 
 
+Definitions = Callable[[Module, Sequence[str]], "list[tuple[Module, ast.stmt]] | None"]
+"""Returns the statements of the project that define a name in a module; None if unknown."""
+
+
 @dataclass(slots=True)
 class Quiet:
-    """Decides whether importing a module only defines things."""
+    """Decides whether importing a module only defines things.
+
+    Attributes
+    ----------
+    own
+        Whether an imported name belongs to the project.
+    """
 
     module: Module
     own: Callable[[str], bool]
+    definitions: Definitions
 
     def body(self, body: Iterable[ast.stmt]) -> bool:
         """Whether statements only define things."""
@@ -53,6 +76,7 @@ class Quiet:
                 return not any(alias.name == "*" for alias in node.names)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 values = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+                values += self.annotations(node)
                 return self.decorators(node.decorator_list) and all(map(self.value, values))
             case ast.ClassDef():
                 bases = all(self.is_external(b) or self.is_builtin(b) for b in node.bases)
@@ -63,18 +87,40 @@ class Quiet:
                     and self.body(node.body)
                 )
             case ast.Assign():
+                is_dropped = all(isinstance(t, ast.Name) and t.id == "_" for t in node.targets)
+                if is_dropped and any(isinstance(n, ast.Call) for n in ast.walk(node.value)):
+                    return False  # it is called for its effect
                 return all(map(self.target, node.targets)) and self.value(node.value)
             case ast.AnnAssign():
-                return self.target(node.target) and (node.value is None or self.value(node.value))
+                values = [v for v in (node.value, *self.annotations(node)) if v is not None]
+                return self.target(node.target) and all(map(self.value, values))
             case ast.Expr():
                 return isinstance(node.value, ast.Constant)
             case ast.If():
                 return self.value(node.test) and self.body([*node.body, *node.orelse])
             case ast.Try():
                 handled = [s for handler in node.handlers for s in handler.body]
-                return self.body([*node.body, *handled, *node.orelse, *node.finalbody])
+                kinds = [handler.type for handler in node.handlers if handler.type]
+                statements = [*node.body, *handled, *node.orelse, *node.finalbody]
+                return all(map(self.value, kinds)) and self.body(statements)
             case _:
                 return False
+
+    def annotations(self, node: ast.stmt) -> list[ast.expr]:
+        """Return the annotations of a statement that are evaluated."""
+        if any(
+            isinstance(s, ast.ImportFrom)
+            and s.module == "__future__"
+            and any(alias.name == "annotations" for alias in s.names)
+            for s in self.module.body
+        ):
+            return []
+        if isinstance(node, ast.AnnAssign):
+            return [node.annotation]
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return []
+        arguments = (n for n in ast.walk(node.args) if isinstance(n, ast.arg))
+        return [a for a in (node.returns, *(g.annotation for g in arguments)) if a is not None]
 
     def target(self, node: ast.expr) -> bool:
         """Whether an assignment only binds names."""
@@ -109,6 +155,12 @@ class Quiet:
                 return False
             if isinstance(this, ast.Call) and not self.call(this):
                 return False
+            is_subscript = isinstance(this, ast.Subscript)
+            operands = [this.value] if is_subscript else [*ast.iter_child_nodes(this)]
+            if isinstance(this, _OPERATIONS) and any(
+                self.is_made(chain_of(operand), is_subscript) for operand in operands
+            ):
+                return False
             stack += ast.iter_child_nodes(this)
         return True
 
@@ -124,6 +176,35 @@ class Quiet:
         names = {n.id for g in arguments for n in ast.walk(g) if isinstance(n, ast.Name)}
         return not any(n in self.module.bindings or self.own(n) for n in names)
 
+    def is_made(self, chain: Sequence[str], is_subscript: bool) -> bool:
+        """Whether an object is created by the project's code, so that operators may run more of it.
+
+        Subscripts of a `defaultdict` have effects too.
+        """
+        todo, done = [(self.module, tuple(chain))], set[tuple[str, str]]()
+        while todo:
+            module, names = todo.pop()
+            if not names or (module.name, ".".join(names)) in done:
+                continue
+            done.add((module.name, ".".join(names)))
+            statements = self.definitions(module, names)
+            if statements is None:
+                return True
+            for home, statement in statements:
+                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if isinstance(statement, ast.ClassDef) and statement.keywords:
+                    return True
+                for node in _evaluated(statement):
+                    if isinstance(node, ast.Call):
+                        called = chain_of(node.func)
+                        if is_subscript and called and called[-1] == "defaultdict":
+                            return True
+                        if called and self.definitions(home, called) != []:
+                            return True
+                    todo.append((home, chain_of(node)))
+        return False
+
     def changes(self, node: ast.expr) -> bool:
         """Whether the name of the called function suggests an effect elsewhere.
 
@@ -131,6 +212,11 @@ class Quiet:
         But the result of a lower-case function may be shared, like ``decimal.getcontext()``.
         """
         func = node.func if isinstance(node, ast.Call) else node
+        chain = chain_of(func)
+        for origin in self.module.imports.get(chain[0], ()) if chain else ():
+            dotted = (*origin.dotted, *chain[1:])
+            if any(dotted[: len(stateful)] == stateful for stateful in _STATEFUL):
+                return True
         if isinstance(func, ast.Name):
             imported = self.module.imports.get(func.id, ())
             return any(
@@ -169,6 +255,28 @@ class Quiet:
         if len(chain) != 1 or chain[0] in self.module.bindings or chain[0] in self.module.imports:
             return False
         return hasattr(builtins, chain[0])
+
+
+_OPERATIONS = (
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Subscript,
+    ast.FormattedValue,
+    ast.Starred,
+    ast.comprehension,
+)
+"""Expressions that call methods of their operands."""
+
+
+def _evaluated(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the nodes that a statement evaluates, except in functions."""
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            stack += ast.iter_child_nodes(node)
 
 
 def _arguments(node: ast.expr) -> list[ast.expr]:
