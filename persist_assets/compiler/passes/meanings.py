@@ -147,7 +147,7 @@ Loading disables automatic collection (`nothing_collected`). Otherwise half of i
 would be such garbage.
 """
 
-_BY_NAME = ("parquet", "delta", "iceberg", "orc")
+_BY_NAME = ("parquet", "delta", "iceberg", "orc", "postgres")
 """Formats whose columns are found by name, so that a new column does not affect the others."""
 
 

@@ -354,6 +354,20 @@ def in_database(options: dict[str, object]) -> str:
     return f"create external table t ({columns}) with ('connectors' = '{json.dumps([connector])}');"
 
 
+@pytest.mark.proves("V14")
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [("at timestamp", "at timestamp, x int", True), ("id bigint", "id int", False)],
+)
+def test_an_unused_column_of_a_database_table_does_not_change_its_readers(
+    make_project: Make, before: str, after: str, is_same: bool
+) -> None:
+    text = in_database(DATABASE) + "create materialized view v as select id from t;"
+    projects = (loaded(make_project, t)[0] for t in (text, text.replace(before, after)))
+    first, second = ({s.name: s.build_id for s in p.sources}["v"] for p in projects)
+    assert (first == second) is is_same
+
+
 @pytest.mark.proves("V14", "V15")
 def test_a_table_of_a_database_is_identified_without_its_password(make_project: Make) -> None:
     password = {"password": "${env:PERSIST_SECRET_PG}"}
