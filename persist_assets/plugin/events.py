@@ -146,8 +146,10 @@ def partition_events(
     if partition is None or not work.step.keys or not {PARTITION, FIRST}.isdisjoint(run.tags):
         return
     latest = instance.fetch_materializations(key, limit=10).records
-    record = next(r for r in latest if r.run_id == run.run_id)
-    tags = record.event_log_entry.tags or {}
+    records = (r for r in latest if r.run_id == run.run_id)
+    tags = next((r.event_log_entry.tags or {} for r in records), None)
+    if tags is None:  # other runs have materialized it often since
+        return
     for part in work.step.keys:
         part_tags = {**tags, **partition_tags(partition, part)}
         yield dg.AssetMaterialization(key, partition=part, tags=part_tags)
