@@ -216,7 +216,7 @@ def retractions(
     Parameters
     ----------
     build_ids
-        The BuildIDs of which it has no table any more.
+        The BuildIDs whose tables it no longer has.
     refs
         Partitions that its tables lack.
     """

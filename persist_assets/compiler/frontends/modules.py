@@ -190,21 +190,21 @@ class Modules:
         self, module: Module, chain: Sequence[str]
     ) -> list[tuple[Module, ast.stmt]] | None:
         """Return the statements of the project that define a name; None if some are unknown."""
-        found: list[tuple[Module, ast.stmt]] = []
+        statements: list[tuple[Module, ast.stmt]] = []
         todo, done = [(module, tuple(chain))], set[tuple[str, tuple[str, ...]]]()
         while todo:
             this, names = todo.pop()
             if (this.name, names) in done:
                 continue
             done.add((this.name, names))
-            found += ((this, this.body[n]) for n in this.bindings.get(names[0], ()))
+            statements += ((this, this.body[n]) for n in this.bindings.get(names[0], ()))
             for origin in this.imports.get(names[0], ()):
                 target = self.resolve((*origin.dotted, *names[1:]))
                 if target is not None and target[1]:
                     todo.append(target)
             if this is not module and names[0] not in {**this.bindings, **this.imports}:
                 return None
-        return found
+        return statements
 
     def reach(self, module: Module, node: ast.FunctionDef) -> Reached:
         """Return the code that a top-level function of a module reaches."""

@@ -26,6 +26,7 @@ from persist_assets.operations.importing.dbt_project import (
     read_project,
 )
 from persist_assets.operations.importing.dbt_tests import (
+    COMPILE,
     agree_on_failures,
     read_constraints,
     read_data_tests,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from persist_assets.operations.importing.dbt_manifest import Compiled
     from persist_assets.operations.importing.dbt_project import DbtProject, Properties
 
-_COMPILE = "run `dbt compile` in the project, and import it again"
 _CONFIG_CALL = re.compile(r"\{\{-?\s*config\s*\(.*?\)\s*-?\}\}", re.S)
 _FRESHNESS = ("freshness", "loaded_at_field", "loaded_at_query")
 _HISTORY = (
@@ -447,18 +447,10 @@ class _Importer:
     def _read_model(self, origin: Origin, target: Target) -> None:
         below = next(b for p, b in self.project.files["model"] if p == origin.path)
         config = self.config_of(origin, below)
-        try:
-            translated, config, notes = self.translated(origin.path, config)
-        except UncertainError as error:
-            place = Origin(origin.kind, origin.name, origin.path, error.line)
-            self.drafts.skip(place, str(error), _COMPILE)
+        carried = self.query_of(origin, config)
+        if carried is None:
             return
-        except UntranslatableError as error:
-            self.drafts.skip(origin, str(error))
-            return
-        if reason := is_disabled(config):
-            self.drafts.skip(origin, reason)
-            return
+        translated, config, notes = carried
         kind = str(config.get("materialized", "view"))
         if kind not in (*_PERSISTED, *_NOT_PERSISTED):
             self.drafts.skip(origin, f"the materialization `{kind}` is unknown")
@@ -475,7 +467,31 @@ class _Importer:
         self.annotate(draft, config)
         self.drafts.sources[draft.name] = draft
 
-    def translated(
+    def query_of(
+        self, origin: Origin, config: dict[str, Any]
+    ) -> tuple[Translated, dict[str, Any], list[str]] | None:
+        """Return the query of a file, its configuration, and notes; None: it is listed.
+
+        Parameters
+        ----------
+        config
+            The configuration that is stated elsewhere.
+        """
+        try:
+            translated, config, notes = self._translated(origin.path, config)
+        except UncertainError as error:
+            place = Origin(origin.kind, origin.name, origin.path, error.line)
+            self.drafts.skip(place, str(error), COMPILE)
+            return None
+        except UntranslatableError as error:
+            self.drafts.skip(origin, str(error))
+            return None
+        if reason := is_disabled(config):
+            self.drafts.skip(origin, reason)
+            return None
+        return translated, config, notes
+
+    def _translated(
         self, path: str, config: dict[str, Any]
     ) -> tuple[Translated, dict[str, Any], list[str]]:
         """Return the query of a file, its configuration, and notes.

@@ -22,7 +22,6 @@ from persist_assets.operations.importing.lined_yaml import (
     mappings_in,
     plain,
 )
-from persist_assets.operations.importing.templates import UncertainError
 from persist_assets.operations.importing.translation import (
     UntranslatableError,
     translate,
@@ -52,7 +51,7 @@ _ARGUMENTS = {
 }
 """The arguments of generic tests that become checks."""
 _REF = re.compile(r"^\s*(?:ref|source)\((.*)\)\s*$", re.S)
-_COMPILE = "run `dbt compile` in the project, and import it again"
+COMPILE = "run `dbt compile` in the project, and import it again"
 _UNIT_KEYS = ("name", "description", "model", "given", "expect", "config", "overrides", "tags")
 
 
@@ -68,10 +67,10 @@ class Importer(Protocol):
         """Return the source that a table of a compiled text refers to."""
         ...
 
-    def translated(
-        self, path: str, config: dict[str, Any]
-    ) -> tuple[Translated, dict[str, Any], list[str]]:
-        """Return the query of a file, its configuration, and notes."""
+    def query_of(
+        self, origin: Origin, config: dict[str, Any]
+    ) -> tuple[Translated, dict[str, Any], list[str]] | None:
+        """Return the query of a file, its configuration, and notes; None: it is listed."""
         ...
 
     def annotate(self, draft: Draft, config: dict[str, Any]) -> None:
@@ -191,7 +190,7 @@ def _read_data_test(importer: Importer, draft: Draft, origin: Origin, test: _Tes
         change = _carry_compiled(importer, origin, test, draft, config)
         if change is not None:
             reason = f"{reason}; since dbt compiled it, {change}" if change else reason
-            importer.drafts.skip(origin, reason, _COMPILE)
+            importer.drafts.skip(origin, reason, COMPILE)
             return
     else:
         draft.rules.append(replace(rule, keeps_failures=keeps_failures))
@@ -527,18 +526,10 @@ def _singular_config(importer: Importer, origin: Origin, properties: Properties)
 
 def _read_singular_test(importer: Importer, origin: Origin, config: dict[str, Any]) -> None:
     """Turn a singular test into a source of failing rows, or list it."""
-    try:
-        translated, config, notes = importer.translated(origin.path, config)
-    except UncertainError as error:
-        place = Origin(origin.kind, origin.name, origin.path, error.line)
-        importer.drafts.skip(place, str(error), _COMPILE)
+    carried = importer.query_of(origin, config)
+    if carried is None:
         return
-    except UntranslatableError as error:
-        importer.drafts.skip(origin, str(error))
-        return
-    if reason := is_disabled(config):
-        importer.drafts.skip(origin, reason)
-        return
+    translated, config, notes = carried
     odd = [key for key in _effective(config) if key != "where"]
     if odd:
         importer.drafts.skip(origin, f"`{', '.join(odd)}` of tests has no counterpart")

@@ -35,7 +35,7 @@ _BOUNDARIES = ("duckdb", "bigquery", "snowflake", "redshift", *TSQL)
 WITHOUT_ESCAPE = ("duckdb", "snowflake", *TSQL, *PRESTO)
 """Dialects whose LIKE has no escape character unless the query names one."""
 _SAME_LENGTH = ("WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
-"""Units of which Spark counts the complete ones, as some functions of other dialects do."""
+"""Units in which Spark counts complete units, like some functions of other dialects."""
 _LOG_10 = ("duckdb", "postgres", "redshift")
 FIELDS = frozenset(
     """
@@ -577,9 +577,9 @@ def _projected(select: Any, key: Any) -> Any:
 
 
 def _resolved(select: Any, key: Any) -> Any:
-    """Return what a key of DISTINCT ON or ORDER BY means in terms of the tables."""
-    meant = _projected(select, key)
-    return meant.copy() if meant is not None else key.copy()
+    """Return the expression of a key of DISTINCT ON or ORDER BY, over the columns of tables."""
+    projected = _projected(select, key)
+    return (key if projected is None else projected).copy()
 
 
 _RULES: Mapping[type[Any], Callable[[Any, str], Any]] = {

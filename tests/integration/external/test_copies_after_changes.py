@@ -214,15 +214,20 @@ def delta_after_changes(root: Path) -> str:
     return "c bigint"
 
 
+def built_before_changes(enter: Make, make_project: Make) -> tuple[Path, str]:
+    """Build over a table whose column `c` then gets another type; return the new declaration."""
+    root = make_project({"m.sql": lake("id bigint, s string") + A})
+    delta_after_changes(root)
+    build(enter(root))
+    return root, delta_after_changes(root)
+
+
 @pytest.mark.slow
 @pytest.mark.proves("V10")
 def test_a_column_with_another_type_is_read_with_all_others(
     enter: Make, make_project: Make
 ) -> None:
-    root = make_project({"m.sql": lake("id bigint, s string") + A})
-    delta_after_changes(root)
-    build(enter(root))
-    later = delta_after_changes(root)
+    root, later = built_before_changes(enter, make_project)
     write(root, lake(f"id bigint, s string, {later}") + A + WITH_N.replace("n ", "c "))
     builder = enter(root)
     planned = holding(builder)
@@ -242,10 +247,7 @@ def test_a_column_with_another_type_is_read_with_all_others(
 def test_a_query_of_a_version_with_other_columns_names_the_way_out(
     enter: Make, make_project: Make
 ) -> None:
-    root = make_project({"m.sql": lake("id bigint, s string") + A})
-    delta_after_changes(root)
-    build(enter(root))
-    later = delta_after_changes(root)
+    root, later = built_before_changes(enter, make_project)
     write(root, lake(f"id bigint, s string, {later}") + A)
     builder = enter(root)
     with pytest.raises(GoneError, match=r"`c` is int .*\n.*persist external sync m/t"):

@@ -26,9 +26,9 @@ def built(files: Files, name: str = "f", path: str = "sources/d.py") -> tuple[st
         p.removeprefix("sources/") if p.startswith("sources/") else f"/{p}": text
         for p, text in files.items()
     }
-    found = compiled({"raw.sql": T, **texts})
-    assert not found.errors, [str(p) for p in found.errors]
-    source = found.by_id[f"{name}@{path}"]
+    project = compiled({"raw.sql": T, **texts})
+    assert not project.errors, [str(p) for p in project.errors]
+    source = project.by_id[f"{name}@{path}"]
     assert source.function is not None
     module = _Modules(source.function, Path("/nowhere")).load_file(path)
     return source.build_id, getattr(module, name)(None)
