@@ -6,8 +6,10 @@ matters.
 
 from __future__ import annotations
 
+import csv
+import mimetypes
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import compiled
@@ -15,9 +17,22 @@ from conftest import compiled
 from persist_assets.core.python_modules import name_of
 from persist_assets.engine.python_functions import _Modules
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HEAD = "from persist_assets import table\n"
 T = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 't';\n"
 Files = dict[str, str]
+
+
+@pytest.fixture(autouse=True)
+def _libraries() -> Iterator[None]:
+    """Undo what the modules of a test change in libraries."""
+    limit, types = csv.field_size_limit(), dict(mimetypes.types_map)
+    yield
+    csv.field_size_limit(limit)
+    mimetypes.types_map.clear()
+    mimetypes.types_map.update(types)
 
 
 def built(files: Files, name: str = "f", path: str = "sources/d.py") -> tuple[str, Any]:
