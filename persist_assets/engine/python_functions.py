@@ -1,32 +1,20 @@
-"""Running Python functions that are sources.
-
-Each call of a function gets its own modules, created from the texts that its BuildID is computed
-from. It does not see what another source, another project or an earlier call did to a module, nor
-later edits of a file. This applies to modules of the project; modules of libraries are those of the
-process. The process's modules are not changed: project code has its own `__import__`. Since the
-modules are not in `sys.modules`, Spark sends their content to its workers by value.
-"""
+"""Running Python functions that are sources, each in its own modules; see `project_modules`."""
 
 from __future__ import annotations
 
-import builtins
 import linecache
 import re
-import sys
 import traceback
-from functools import lru_cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from persist_assets._paths import PACKAGE
 from persist_assets.core.contracts import alike, promised_by
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, Location, PersistError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
-from persist_assets.core.python_modules import ROOTS, absolute, files_of, is_foreign, name_of
 from persist_assets.core.time_values import Value, literal
 from persist_assets.decorators import NARROW
+from persist_assets.engine.project_modules import ProjectModules, modules_of
 from persist_assets.engine.session import spark_cause, unchanged
 
 if TYPE_CHECKING:
@@ -122,7 +110,7 @@ def load_udf(udf: PythonUdf, root: Path) -> Callable[..., Any]:
         Its file cannot be imported.
     """
     try:
-        modules = _Modules(udf.function, root)
+        modules = modules_of(udf.function, root)
         return getattr(modules.load_file(udf.function.path), udf.function.name)
     except PersistError:
         raise
@@ -156,7 +144,7 @@ def _result(
             positional.append(value)
         else:
             named[parameter.name] = value
-    modules = _Modules(function, root)
+    modules = modules_of(function, root)
     try:
         with unchanged(session(), name):
             return _called(modules, function, positional, named)
@@ -171,7 +159,7 @@ def _result(
 
 
 def _called(
-    modules: _Modules, function: Function, positional: Sequence[Any], named: Mapping[str, Any]
+    modules: ProjectModules, function: Function, positional: Sequence[Any], named: Mapping[str, Any]
 ) -> Any:
     """Import a function, and return what it returns for arguments."""
     loaded: Any = getattr(modules.load_file(function.path), function.name)
@@ -428,106 +416,3 @@ def _place(path: str, line: int | None, column: int | None, root: Path) -> Locat
         return None
     text = linecache.getline(path, line or 1).encode()[: column or 0].decode(errors="replace")
     return Location(relative, line or 1, len(text) + 1 if column is not None else 1)
-
-
-# ---------------------------------------------------------------------------------------- modules
-
-
-@lru_cache(maxsize=512)
-def _compiled(text: str, path: str) -> Any:
-    return compile(text, path, "exec", dont_inherit=True)
-
-
-class _Modules:
-    """The project modules that one call of a function sees.
-
-    Their real names are unique to the call, so that calls do not disturb each other; the project's
-    code uses its own names.
-    """
-
-    def __init__(self, function: Function, root: Path) -> None:
-        self._texts = dict(function.modules)
-        self._root = root.resolve()
-        self._made: dict[str, ModuleType] = {}
-        self._prefix = f"_persist_{uuid4().hex}"
-        self._builtins: Mapping[str, Any] = {**vars(builtins), "__import__": self._import}
-
-    def load_file(self, path: str) -> ModuleType:
-        """Return the module of a file."""
-        return self._load(name_of(path), path)
-
-    def _find(self, name: str) -> str | None:
-        """Return the file of a module, "" for a directory, or None if it is not in the project.
-
-        This must agree with the frontend's `Modules.module`, which finds the files.
-        """
-        if is_foreign(name):
-            return None
-        for path in files_of(name):
-            if path in self._texts:
-                return path
-        below = tuple(f"{start}{name.replace('.', '/')}/" for start in ROOTS)
-        return "" if any(path.startswith(below) for path in self._texts) else None
-
-    def _load(self, name: str, path: str) -> ModuleType:
-        loaded = self._made.get(name)
-        if loaded is not None:
-            return loaded
-        parent, _, last = name.rpartition(".")
-        above = self._module(parent) if parent else None
-        if name in self._made:
-            return self._made[name]
-        module = ModuleType(f"{self._prefix}.{name}")
-        is_package = not path or path.endswith("/__init__.py")
-        namespace = vars(module)
-        namespace["__builtins__"] = self._builtins
-        namespace["__package__"] = module.__name__ if is_package else f"{self._prefix}.{parent}"
-        place = self._root / (path or name.replace(".", "/"))
-        if is_package:
-            namespace["__path__"] = [str(place.parent if path else place)]
-        self._made[name] = module
-        if path:
-            namespace["__file__"] = str(place)
-            # Dataclasses and others look up a class's module while the class is created.
-            sys.modules[module.__name__] = module
-            try:
-                exec(_compiled(self._texts[path], str(place)), namespace)
-            except BaseException:
-                del self._made[name]
-                raise
-            finally:
-                sys.modules.pop(module.__name__, None)
-        if above is not None:
-            setattr(above, last, module)
-        return module
-
-    def _module(self, name: str) -> ModuleType | None:
-        path = self._find(name)
-        return None if path is None else self._load(name, path)
-
-    def _import(
-        self,
-        name: str,
-        globals: Mapping[str, Any] | None = None,
-        locals: Mapping[str, Any] | None = None,
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> Any:
-        """Import like the statement, but prefer the project's modules."""
-        whole: str | None = name
-        if level:
-            package = str((globals or {}).get("__package__") or "")
-            package = package.removeprefix(self._prefix).removeprefix(".")
-            whole = absolute(name, level, package)
-            if whole is None or self._find(whole) is None:
-                raise ImportError(f"there is no module {'.' * level}{name} in {package or 'here'}")
-        assert whole is not None
-        module = self._module(whole)
-        if module is None:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        if not fromlist:
-            return self._module(whole.partition(".")[0])
-        for item in fromlist:
-            if item != "*" and not hasattr(module, item):
-                self._module(f"{whole}.{item}")
-        return module

@@ -21,7 +21,8 @@ from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.python_functions import _Modules, place_of
+from persist_assets.engine.project_modules import modules_of
+from persist_assets.engine.python_functions import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1222,7 +1223,7 @@ def test_helper_modules_run_from_their_compiled_text(root: str) -> None:
     }
     function = only(own, **files).function
     assert function is not None
-    module = _Modules(function, Path("/nowhere")).load_file(function.path)
+    module = modules_of(function, Path("/nowhere")).load_file(function.path)
     assert module.f() == (111, 10, 100, 7, 1)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import BY_NIGHT, compiled, draws
 
-from persist_assets.engine.python_functions import _Modules
+from persist_assets.engine.project_modules import modules_of
 
 if TYPE_CHECKING:
     from persist_assets.core.model.queries import Function
@@ -179,7 +179,7 @@ def build_id(texts: dict[str, str]) -> tuple[str, Function]:
 
 def run(function: Function) -> Any:
     try:
-        module = _Modules(function, Path("/nowhere")).load_file(function.path)
+        module = modules_of(function, Path("/nowhere")).load_file(function.path)
         return plain(module.result())
     except Exception as error:
         return type(error).__name__

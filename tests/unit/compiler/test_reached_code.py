@@ -15,7 +15,7 @@ import pytest
 from conftest import compiled
 
 from persist_assets.core.python_modules import name_of
-from persist_assets.engine.python_functions import _Modules
+from persist_assets.engine.project_modules import modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def built(files: Files, name: str = "f", path: str = "sources/d.py") -> tuple[st
     assert not project.errors, [str(p) for p in project.errors]
     source = project.by_id[f"{name}@{path}"]
     assert source.function is not None
-    module = _Modules(source.function, Path("/nowhere")).load_file(path)
+    module = modules_of(source.function, Path("/nowhere")).load_file(path)
     return source.build_id, getattr(module, name)(None)
 
 
