@@ -213,7 +213,8 @@ _PYTHON_CLOCK = re.compile(
     r"|(?:pendulum|arrow)\.(?:now|utcnow|today|get)"
 )
 _PYTHON_LOTS = re.compile(
-    r"(?:random|secrets|numpy\.random)\..*|uuid\.uuid[14]|os\.(?:urandom|getpid|environ|getenv).*"
+    r"(?:random|secrets|tempfile|numpy\.random)\..*|uuid\.uuid[14678]|hash|id|sys\.argv.*"
+    r"|os\.(?:urandom|getpid|getppid|cpu_count|environ|getenv).*|threading\.get_\w*ident"
     r"|time\.(?:perf_counter|monotonic|process_time|thread_time)(?:_ns)?|platform\..*"
     r"|socket\.gethostname"
 )

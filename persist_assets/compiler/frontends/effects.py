@@ -141,8 +141,8 @@ def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
     if dotted in _REMOVING:
         return True
     if dotted == ("open",) or (isinstance(node.func, ast.Attribute) and node.func.attr == "open"):
-        first = 1 if dotted == ("open",) else 0
-        modes = [*node.args[first : first + 1], *(k.value for k in node.keywords)]
+        positional = node.args[1 if dotted else 0 : 2]  # a path's method gets the mode first
+        modes = [*positional, *(k.value for k in node.keywords)]
         return any(
             isinstance(m, ast.Constant) and re.fullmatch(r"(?=.*[wax+])[rwaxbt+]+", str(m.value))
             for m in modes
@@ -192,10 +192,19 @@ def _first_text(node: ast.expr) -> str:
 _FROM = re.compile(r"\b(?:from|join)\s+[\w`]", re.IGNORECASE)
 
 _READING = re.compile(
-    r"pandas\.read_\w+|polars\.(?:read|scan)_\w+|requests\.\w+|httpx\.\w+|urllib\.request\.\w+"
-    r"|sqlite3\.connect|duckdb\.\w+|os\.(?:environ|getenv|listdir|scandir|walk)(?:\.\w+)?"
-    r"|deltalake\.DeltaTable|pyarrow\.parquet\.read_\w+|subprocess\.\w+|glob\.\w+"
+    r"(?:pandas|polars|narwhals|geopandas|pyreadstat|xarray)\.(?:read|scan|open)_\w+"
+    r"|numpy\.(?:load\w*|fromfile|genfromtxt|memmap)|(?:joblib|torch|pickle)\.load"
+    r"|pyarrow\.(?:csv|json|feather|orc|parquet|dataset|fs)\.\w+|deltalake\.DeltaTable"
+    r"|(?:requests|httpx|aiohttp|boto3|fsspec|s3fs|gcsfs|socket|urllib\.request)\.\w+"
+    r"|sqlite3\.connect|psycopg2?\.connect|sqlalchemy\.create_engine|duckdb\.\w+|subprocess\.\w+"
+    r"|(?:io|os|codecs|gzip|bz2|lzma|tarfile)\.open|zipfile\.ZipFile|openpyxl\.load_workbook"
+    r"|os\.(?:environ|getenv|listdir|scandir|walk|stat)(?:\.\w+)?|glob\.\w+"
+    r"|os\.path\.(?:exists|getmtime|getsize|isdir|isfile)|importlib\.resources\.\w+"
 )
+"""Functions of libraries that read files, databases, networks or the environment."""
+
+_READING_METHODS = frozenset("open read_text read_bytes iterdir rglob".split())
+"""Methods of paths, and of file systems, that read."""
 
 
 def _is_read(node: ast.AST, dotted: tuple[str, ...]) -> bool:
@@ -208,7 +217,7 @@ def _is_read(node: ast.AST, dotted: tuple[str, ...]) -> bool:
         if isinstance(node.func, ast.Attribute):
             first = node.args[0] if node.args else None
             text = first.value if isinstance(first, ast.Constant) else None
-            if node.func.attr in ("read_text", "read_bytes"):
+            if node.func.attr in _READING_METHODS:
                 return True
             if isinstance(text, str) and node.func.attr == "table":
                 return True

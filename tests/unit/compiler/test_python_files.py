@@ -912,6 +912,8 @@ DRAWS = [
     ("from random import choice as c", "g(c([1]))", "random.choice"),
     ("import numpy as np", "g(np.random.default_rng())", "numpy.random.default_rng"),
     ("import uuid", "g(uuid.uuid4())", "uuid.uuid4"),
+    ("", "g(hash('x'))", "hash"),
+    ("import tempfile", "g(tempfile.mkdtemp())", "tempfile.mkdtemp"),
     ("from pyspark.sql import functions as F", "flights.select(F.rand())", "rand"),
     ("import pyspark.sql.functions as F", "flights.select(F.shuffle('a'))", "shuffle"),
     ("from pyspark.sql.functions import *", "flights.select(randn())", "randn"),
@@ -1019,6 +1021,12 @@ EFFECTS = [
     ("g(os.environ['x'])", "python-reads"),
     ("g(os.environ.get('x'))", "python-reads"),
     ("g(os.getenv('x'))", "python-reads"),
+    ("g(np.load('x.npy'))", "python-reads"),
+    ("g(Path('x').open())", "python-reads"),
+    ("g(Path('x').iterdir())", "python-reads"),
+    ("g(gzip.open('x'))", "python-reads"),
+    ("g(joblib.load('x'))", "python-reads"),
+    ("g(os.path.exists('x'))", "python-reads"),
     ("g(importlib.import_module('x'))", "python-unseen"),
     ("g(__import__('x'))", "python-unseen"),
     ("eval('flights')", "python-unseen"),
@@ -1032,7 +1040,7 @@ EFFECTS = [
     ("g(spark.sql('SELECT 1'))", None),
     ("g(os.path.join('a', 'b'))", None),
 ]  # fmt: skip
-LIBRARIES = "import os, shutil, importlib, requests\nimport pandas as pd\nfrom pathlib import Path\nfrom pyspark.sql import SparkSession\n"
+LIBRARIES = "import gzip, importlib, joblib, os, requests, shutil\nimport pandas as pd, numpy as np\nfrom pathlib import Path\nfrom pyspark.sql import SparkSession\n"
 
 
 @pytest.mark.parametrize(("use", "code"), EFFECTS)
