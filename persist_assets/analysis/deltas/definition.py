@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.analysis.algebra import Given
 from persist_assets.analysis.binder import bind, bind_source
 from persist_assets.analysis.binding import Binding, Face
+from persist_assets.analysis.deltas.pivoting import without_pivots
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.splitting import split
 from persist_assets.analysis.deltas.staging import Staged, staged
@@ -105,7 +106,8 @@ def checked(
     NoRule
         It cannot be printed, or the text means something else.
     """
-    query = staged(definition.block, definition.types)
+    block = without_pivots(definition.block, definition.types)
+    query = staged(block, definition.types)
 
     def table(node: Given, instance: int, columns: Sequence[int]) -> str:
         items = ", ".join(f"{quote(node.columns[k])} AS c{k}" for k in columns) or "1 AS one"
@@ -117,7 +119,7 @@ def checked(
     fold = Fold()
     before, after = (
         fold.relation(replace(block, order=()))
-        for block in (definition.block, define(printed, "query", faces).block)
+        for block in (block, define(printed, "query", faces).block)
     )
     if (before.rows, before.columns) != (after.rows, after.columns):
         raise NoRule("it is printed with another meaning")

@@ -39,7 +39,6 @@ from persist_assets.analysis.deltas.memberships import check_memberships
 from persist_assets.analysis.deltas.narrowing import narrowed
 from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.free import Free
-from persist_assets.analysis.pivots import PIVOT, UNPIVOT
 from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
 
@@ -319,8 +318,6 @@ class _Stage:
                     raise NoRule("of a subquery in ON that refers to both sides of an outer join")
                 return Outer(kind, left, right, on)
             case Aggregate(rows):
-                if any(isinstance(c, Call) and c.op == PIVOT for c in node.aggregates):
-                    raise NoRule("of PIVOT")
                 rows, exprs = self._under(rows, (*node.keys, *node.aggregates))
                 if outermost(exprs, Subquery):
                     raise NoRule("of an aggregate of a subquery")
@@ -330,8 +327,6 @@ class _Stage:
                 return SetOperation(kind, tuple(map(self.block, branches)))
             case Limit(block=block):
                 return replace(node, block=self.block(block))
-            case Generate(Call(op)) if op == UNPIVOT:
-                raise NoRule("of UNPIVOT")
             case _:
                 return node
 

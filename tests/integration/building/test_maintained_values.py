@@ -85,6 +85,44 @@ def test_merged_aggregates_equal_recomputed_ones(make_project: Make, enter: Ente
     assert build(enter(root), ["sets", "one_set"]) == {"sets": "merge", "one_set": "merge"}
 
 
+OF_PIVOTS = {
+    "collected": (
+        "merge",
+        "SELECT * FROM (SELECT k, t, p FROM z)"
+        " PIVOT (count(p) AS c, count(*) AS n, sum(p) AS s FOR t IN ('1' AS one, '2', '3', 'no'))",
+    ),
+    "texts": (
+        "keys",
+        "SELECT * FROM (SELECT k, t, p FROM z) PIVOT (count(*) AS n, max(t) AS m FOR k IN (1, 4))",
+    ),
+    "total": (
+        "merge",
+        "SELECT * FROM (SELECT k, p FROM z) PIVOT (count(p) AS c, sum(p) AS s FOR k IN (3, 9))",
+    ),
+    "rows": (
+        "keys",
+        "SELECT * FROM (SELECT k, d, p AS q, t FROM z) UNPIVOT (v FOR n IN (D, d AS `d d`))",
+    ),
+}
+"""PIVOT and UNPIVOT, as `OF_AMOUNTS`."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T30")
+def test_pivots_are_maintained(make_project: Make, enter: Enter) -> None:
+    text = "CREATE TABLE z (k INT, d DECIMAL(38,18), p DECIMAL(18,4), t STRING)"
+    root = make_project({"m.sql": f"{text} USING delta LOCATION 'raw/z';\n{views(OF_PIVOTS)}"})
+    table = root / "raw" / "z"
+    write_deltalake(table, amounts((1, "1", "1", "1"), (1, "1", "2", "2"), (2, "1", "3", "2")))
+    assert {*build(enter(root), [*OF_PIVOTS]).values()} == {"whole"}
+    more = amounts((1, "1", "4", "2"), (3, "1", "5", "3"), (4, "1", "6", "x"))
+    write_deltalake(table, more, mode="append")
+    grown = {**methods_of(OF_PIVOTS), "texts": "merge", "rows": "append"}
+    assert build(enter(root), [*OF_PIVOTS]) == grown
+    DeltaTable(table).delete("t = '2' OR k = 3")
+    assert build(enter(root), [*OF_PIVOTS]) == methods_of(OF_PIVOTS)
+
+
 OF_KEYS = {
     "firsts": ("keys", "SELECT k, max_by(v, v) AS v FROM z GROUP BY k"),
     "counts": ("merge", "SELECT k, l, count(*) AS n, sum(v) AS s FROM z GROUP BY k, l"),

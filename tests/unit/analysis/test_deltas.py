@@ -536,6 +536,12 @@ SELECT g.k, g.n, t.n AS total FROM (SELECT k, sum(n) AS n FROM r GROUP BY k) g C
 SELECT CASE WHEN a > b THEN 'more' ELSE concat(x, '!') END AS c, CAST(n AS STRING) AS n, coalesce(k, 0) AS k FROM r
 # dates
 SELECT d, count(*) AS c FROM r WHERE d >= DATE '2024-01-02' GROUP BY d
+# PIVOT
+SELECT * FROM (SELECT k, x, b FROM r) PIVOT (sum(b) AS s, max(b) AS m FOR x IN ('a', 'b' AS y))
+# PIVOT of texts, beside a join
+SELECT t.j, p.two FROM t JOIN (SELECT * FROM (SELECT k, x, a FROM s) PIVOT (min(x) FOR a IN (1 AS one, 2 AS two))) p ON p.k = t.k
+# PIVOT without other columns
+SELECT * FROM (SELECT x, b FROM r) PIVOT (sum(b) FOR x IN ('a', 'b'))
 # VALUES
 SELECT r.a, w.m FROM r JOIN (VALUES (1, 'one'), (2, 'two')) AS w (k, m) ON r.k = w.k
 """
@@ -558,7 +564,7 @@ def changes(tables: Sequence[str]) -> list[list[str]]:
     return [*each, [*tables]] if len(each) > 1 else each
 
 
-@pytest.mark.proves("T8", "T21", "T22")
+@pytest.mark.proves("T8", "T21", "T22", "T30")
 @pytest.mark.parametrize(
     ("query", "tables"), [pytest.param(q, tables, id=title) for title, q, tables in _cases()]
 )

@@ -322,7 +322,17 @@ def test_a_refusal_names_the_place_of_its_node() -> None:
     ("query", "line", "reason"),
     [
         ("SELECT id,\n my_udf(n) AS x\nFROM t", 3, "of the function my_udf"),
-        ("SELECT *\nFROM t\nPIVOT (sum(amt) FOR kind IN ('a'))", None, "of PIVOT"),
+        (
+            "SELECT *\nFROM t\nPIVOT (sum(amt) FOR n IN ('a'))",
+            4,
+            "of PIVOT by values of another type",
+        ),
+        ("SELECT *\nFROM t\nPIVOT (median(amt) FOR kind IN ('a'))", 4, "of median() in PIVOT"),
+        (
+            "SELECT *\nFROM (SELECT n + 1 AS m, n FROM t)\nUNPIVOT (v FOR k IN (n, m))",
+            4,
+            "of UNPIVOT of computed columns",
+        ),
         ("SELECT id FROM t\nWHERE n BETWEEN 1 AND\n  other(2)", 4, "of the function other"),
         ("WITH c AS (SELECT id,\n  odd(n) AS o FROM t)\nSELECT * FROM c", 3, "of the function odd"),
     ],
