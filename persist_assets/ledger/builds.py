@@ -17,6 +17,7 @@ from persist_assets.ledger.collection import INTERRUPTED, forgotten, holdings, u
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
 from persist_assets.ledger.manifests import move_entries, set_malloy
+from persist_assets.ledger.partitions import tainted_refs
 from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.requests import succeed_request
 from persist_assets.ledger.rows import (
@@ -220,6 +221,11 @@ class Builds(Part):
         name = build.source_id.partition("@")[0]
         refuse_tainted(connection, name, publication.used, publication.environments)
         refuse_tainted(connection, name, publication.taken)
+        uids = dict.fromkeys(publication.refs, snapshot.build_uid)
+        tainted = tainted_refs(connection, publication.environments, uids)
+        if tainted and (not reused or snapshot.partitions is None):
+            message = f"rows that `{name}` keeps were tainted meanwhile"
+            raise ConflictError(message, hint="build again")
         values = {
             "state": "succeeded",
             "action": build.action,
@@ -247,7 +253,9 @@ class Builds(Part):
         }
         idx = self._events.append(connection, "build-succeeded", {**data, **result})
         available = [
-            ("partition-available", {**data, "partition_ref": r}) for r in publication.refs
+            ("partition-available", {**data, "partition_ref": r})
+            for r in publication.refs
+            if r not in tainted
         ]
         self._events.append_all(connection, available)
         satisfy_wants(self._events, connection, build.build_uid)

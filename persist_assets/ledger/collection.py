@@ -69,6 +69,11 @@ def forgotten(
     )
     entries = connection.execute(query).all()
     present = {(e.environment, e.build_id) for e in entries}
+    for entry in entries:  # a promotion may have found it in place: see `Manifests.confirm`
+        for source_id in sharing[entry.build_id]:
+            times = times_by_source.get((entry.environment, source_id), {})
+            if entry.build_id in times:
+                times[entry.build_id] = max(times[entry.build_id], entry.published_at)
     unneeded: dict[str, list[BuildID]] = {}
     for entry in entries:
         environment, build_id = entry.environment, entry.build_id

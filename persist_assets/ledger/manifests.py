@@ -315,6 +315,17 @@ class Manifests(Part):
         return idx
 
     @repeated
+    def confirm(self, environment: str, build_ids: Collection[BuildID]) -> None:
+        """Record that readers of an environment read these entries from now on, and not others."""
+        here = manifest_entries.c.environment == environment
+        with self._write() as connection:
+            for part in in_parts([*build_ids]):
+                entries = manifest_entries.update().where(
+                    here, manifest_entries.c.build_id.in_(part)
+                )
+                connection.execute(entries.values(published_at=self._clock()))
+
+    @repeated
     def adopt(
         self,
         environment: str,
@@ -417,7 +428,7 @@ class Manifests(Part):
 
     @repeated
     def end(self, environment: str, *, longest: timedelta) -> int:
-        """Forget an environment, the history of its manifest and its needs of external tables.
+        """Forget an environment, its history and its needs; return how many entries it had.
 
         Garbage collection deletes what only this environment read, without keeping it for a while.
 
@@ -425,11 +436,6 @@ class Manifests(Part):
         ----------
         longest
             For how long a build is assumed to be alive whose process is on another machine.
-
-        Returns
-        -------
-        int
-            How many entries its manifest had.
 
         Raises
         ------
@@ -554,7 +560,8 @@ class Manifests(Part):
         self._events.append_all(connection, retractions(connection, environment, gone, lost))
         move_entries(self._events, connection, idx, environment, entries, move)
         changed = {row.build_id: row.change_id for row in undone}
-        self._events.append_all(connection, restored_states(connection, environment, changed))
+        states = restored_states(connection, environment, changed, entries)
+        self._events.append_all(connection, states)
         return idx
 
 

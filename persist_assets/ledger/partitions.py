@@ -12,7 +12,7 @@ from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, begins, like, repeated
 from persist_assets.ledger.rows import event_data
 from persist_assets.ledger.tables import availability, builds, events, manifest_entries, wants
-from persist_assets.ledger.taints import marked
+from persist_assets.ledger.taints import marked, marked_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -198,9 +198,32 @@ def changed_partitions(
         The builds that readers get.
     """
     here = {b: replace(build, environment=environment) for b, build in shown.items()}
-    lost = [ref for ref, build_id in refs.items() if build_id is None]
+    lost = {ref for ref, build_id in refs.items() if build_id is None}
     available = {ref: here[build_id] for ref, build_id in refs.items() if build_id is not None}
-    return [*retractions(connection, environment, refs=lost), *announcements(available)]
+    uids = {ref: b.snapshot.build_uid for ref, b in available.items() if b.snapshot}
+    lost |= tainted_refs(connection, [environment], uids)
+    usable = {ref: build for ref, build in available.items() if ref not in lost}
+    return [*retractions(connection, environment, refs=lost), *announcements(usable)]
+
+
+def tainted_refs(
+    connection: Connection, environments: Collection[str], uids: Mapping[PartitionRef, str]
+) -> set[PartitionRef]:
+    """Return the partitions that readers must not use.
+
+    Parameters
+    ----------
+    environments
+        The environments whose taints count.
+    uids
+        The partitions, each with the snapshot that has its rows.
+    """
+    keys = marked_keys(connection, {*uids.values()}, environments)
+    return {ref for ref, uid in uids.items() if _is_tainted(ref, keys.get(uid, ()))}
+
+
+def _is_tainted(ref: PartitionRef, keys: Collection[str]) -> bool:
+    return any(not key or ref.endswith(f"/{key}") for key in keys)
 
 
 def retractions(
@@ -240,30 +263,57 @@ def retractions(
 
 
 def restored_states(
-    connection: Connection, environment: str, changed: Mapping[BuildID, int]
+    connection: Connection,
+    environment: str,
+    changed: Mapping[BuildID, int],
+    entries: Mapping[BuildID, str | None],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events that restore whether partitions were tainted, after a rollback.
+    """Return the events of partitions whose state a rollback changes.
 
     Parameters
     ----------
     changed
         The BuildIDs, each with the change that replaced its restored entry.
+    entries
+        The restored build of each BuildID, if any: the tainted rows of its snapshot stay tainted.
     """
     here = events.c.environment == environment
     tainted = sa.select(events.c.partition_ref, events.c.data)
     # The kind stands in the text of the query, as it does in that of the index `ix_events_tainted`.
     tainted = tainted.where(here, events.c.kind == sa.literal_column("'partition-tainted'"))
     until: dict[PartitionRef, int] = {}
+    build_ids: dict[PartitionRef, BuildID] = {}
     for ref, data in connection.execute(tainted):
         build_id = data.get("build_id")
         if build_id in changed:
             until[ref] = min(changed[build_id], until.get(ref, changed[build_id]))
+            build_ids[ref] = build_id
+    uids = _snapshot_uids(connection, entries)
+    keys = marked_keys(connection, {*uids.values()}, [environment])
     states: list[tuple[str, dict[str, Any]]] = []
     kinds = events.c.kind.in_(("partition-available", "partition-tainted"))
     for ref, change_id in until.items():
         query = sa.select(events).where(here, kinds, events.c.partition_ref == ref)
         history = connection.execute(query.order_by(events.c.idx)).all()
         earlier = [event for event in history if event.idx < change_id]
-        if earlier and earlier[-1].kind != history[-1].kind:
+        build_id = build_ids[ref]
+        if _is_tainted(ref, keys.get(uids.get(build_id, ""), ())):
+            if history[-1].kind == "partition-available":
+                data = {"environment": environment, "partition_ref": ref, "build_id": build_id}
+                states.append(("partition-tainted", data))
+        elif earlier and earlier[-1].kind != history[-1].kind:
             states.append((earlier[-1].kind, earlier[-1].data))
     return states
+
+
+def _snapshot_uids(
+    connection: Connection, entries: Mapping[BuildID, str | None]
+) -> dict[BuildID, str]:
+    """Return the snapshots that readers get from entries that name builds."""
+    of: dict[str, BuildID] = {uid: build_id for build_id, uid in entries.items() if uid}
+    query = sa.select(builds.c.build_uid, builds.c.snapshot_uid)
+    uids: dict[BuildID, str] = {}
+    for part in in_parts([*of]):
+        for row in connection.execute(query.where(builds.c.build_uid.in_(part))):
+            uids[of[row.build_uid]] = row.snapshot_uid
+    return uids

@@ -192,6 +192,16 @@ def marked(
     return {uid for _, uid, _ in _marks(connection, snapshot_uids, environments)}
 
 
+def marked_keys(
+    connection: Connection, snapshot_uids: Iterable[str], environments: Collection[str]
+) -> dict[str, set[str]]:
+    """Return the partition keys of the tainted rows of snapshots; an empty key for all rows."""
+    keys: dict[str, set[str]] = {}
+    for _, uid, key in _marks(connection, snapshot_uids, environments):
+        keys.setdefault(uid, set()).add(key)
+    return keys
+
+
 _Mark = tuple[str, str, str]
 """Environment, snapshot uid and partition key."""
 

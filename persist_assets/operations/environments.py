@@ -110,6 +110,7 @@ def promote(
             by=by,
             why=why,
         )
+    ledger.manifests.confirm(target, promotion.unchanged)
     # Even if nothing moved: an earlier promotion may have died before this point.
     export(target_settings, ledger)
     sharing = _sharing(target_project, selected)

@@ -43,12 +43,15 @@ class Promotion:
         The target's own snapshots that they replace.
     sources
         Their sources, in dependency order.
+    unchanged
+        The BuildIDs that are promoted, and whose snapshots the target has.
     """
 
     snapshots: Mapping[BuildID, Snapshot]
     sources: tuple[Source, ...]
     refused: tuple[Refusal, ...]
     replaced: Mapping[BuildID, Snapshot] = field(default_factory=dict["BuildID", "Snapshot"])
+    unchanged: frozenset[BuildID] = frozenset()
 
     @property
     def digest(self) -> str:
@@ -88,6 +91,7 @@ def decide(
     """
     snapshots: dict[BuildID, Snapshot] = {}
     sources: list[Source] = []
+    unchanged: set[BuildID] = set()
     refused: list[Refusal] = []
     for step in planned.steps:
         source = project.by_id[step.source_id]
@@ -113,13 +117,15 @@ def decide(
             if snapshot != target_manifest.get(source.build_id):
                 snapshots[source.build_id] = snapshot
                 sources.append(source)
+            else:
+                unchanged.add(source.build_id)
             continue
         refused.append(Refusal(source.source_id, reason))
     if not allow_stale:
         after = {**target_reads, **snapshots}
         refused += _inconsistent(project, sources, after)
     replaced = {b: target_manifest[b] for b in snapshots if b in target_manifest}
-    return Promotion(snapshots, tuple(sources), tuple(refused), replaced)
+    return Promotion(snapshots, tuple(sources), tuple(refused), replaced, frozenset(unchanged))
 
 
 def is_due(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
