@@ -69,6 +69,7 @@ _MOST_AGES = 64
 """The maximum number of groups of partitions to look up changes for since they were built."""
 
 
+_CLOCKS_DIFFER_S = 300
 _FEW = 8
 """Up to this number of sources are looked up one by one, not with the whole project."""
 
@@ -403,11 +404,12 @@ class Observer:
     def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
         """Whether a table is older than its source's freshness window.
 
-        Its age is that of its oldest input, as far as that is known.
+        Its age is that of its oldest input, as far as that is known. If that is in the future, a
+        clock was wrong, and the age is unknown.
         """
         freshness = source.annotation.freshness
-        age = self.clock() - snapshot.known_at
-        return freshness is not None and age.total_seconds() > freshness.window_s
+        age_s = (self.clock() - snapshot.known_at).total_seconds()
+        return freshness is not None and not -_CLOCKS_DIFFER_S <= age_s <= freshness.window_s
 
     def _history(self, sources: Sequence[Source]) -> dict[SourceID, Build]:
         """Return the last build of each source; if it was never built here, that of a parent."""

@@ -167,7 +167,9 @@ class Partitions(Part):
                     by_time.setdefault(at, []).append(uid)
             for at, uids in by_time.items():
                 for part in in_parts(uids):
-                    these = is_entry, builds.c.snapshot_uid.in_(part), known_at < at
+                    # A later time than now is from a process whose clock was wrong.
+                    is_older = sa.or_(known_at < at, known_at > self._now(connection))
+                    these = is_entry, builds.c.snapshot_uid.in_(part), is_older
                     connection.execute(builds.update().where(*these).values(current_at=at))
             usable = {ref: b for ref, b in available.items() if uid_of[ref] not in tainted}
             self._events.append_all(connection, announcements(usable))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError, NotFoundError
-from persist_assets.core.wants import ACTIVE, UNDER_WAY, Request
+from persist_assets.core.wants import ACTIVE, UNDER_WAY, Request, split_graph
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
-from persist_assets.ledger.tables import build_requests, wants
+from persist_assets.ledger.tables import availability, build_requests, events, wants
 from persist_assets.ledger.wants import create_wants, end_wants, satisfy_wants, select_wants
 
 if TYPE_CHECKING:
@@ -24,27 +24,56 @@ if TYPE_CHECKING:
     from persist_assets.ledger.log import EventLog
 
 
+_INVALIDATING = ("partition-tainted", "rolled-back", "promoted", "imported")
+"""Events after which a table that was up to date may no longer be."""
+
+
 class Requests(Part):
     """The transitions of build requests."""
 
     def record_evaluation(
-        self, environment: str, trigger: str, evaluation: Evaluation
+        self,
+        environment: str,
+        trigger: str,
+        evaluation: Evaluation,
+        *,
+        since: int | None = None,
+        environments: Sequence[str] = (),
     ) -> Request | None:
         """Record the decisions about wants, and return the new build request, if there is one.
 
         Wants whose state has changed meanwhile are left out. Many ended wants take several
         transactions, so that others can write in between.
+
+        Parameters
+        ----------
+        since
+            The last event before it was looked what is up to date. If rows were tainted or tables
+            replaced by others since, no want is satisfied: the next evaluation looks again. None:
+            do not check.
+        environments
+            The environment, and those that it reads.
         """
+        changed = None
+        if since is not None:
+            changed = sa.exists().where(
+                events.c.idx > since,
+                events.c.kind.in_(_INVALIDATING),
+                events.c.environment.in_(environments or (environment,)),
+            )
         for want_ids in in_parts(evaluation.satisfied):
-            self._record_ended("want-satisfied", want_ids)
+            self._record_ended("want-satisfied", want_ids, unless=changed)
         for want_ids in in_parts(evaluation.expired):
             self._record_ended("want-expired", want_ids)
         return self._record_decided(environment, trigger, evaluation)
 
     @repeated
-    def _record_ended(self, kind: str, want_ids: Sequence[str]) -> None:
+    def _record_ended(
+        self, kind: str, want_ids: Sequence[str], *, unless: sa.ColumnElement[bool] | None = None
+    ) -> None:
         with self._write() as connection:
-            end_wants(self._events, connection, kind, _active(connection, want_ids).values())
+            if unless is None or not connection.scalar(sa.select(unless)):
+                end_wants(self._events, connection, kind, _active(connection, want_ids).values())
 
     @repeated
     def _record_decided(
@@ -136,6 +165,18 @@ class Requests(Part):
             return _get(connection, request_id)
 
     @repeated
+    def check_upstreams(self, request_id: str) -> None:
+        """Check that other graphs still have what the wants of a request need.
+
+        Raises
+        ------
+        ConflictError
+            A partition was tainted, or is no longer there.
+        """
+        with self._read() as connection:
+            _check_upstreams(connection, _get(connection, request_id))
+
+    @repeated
     def fail(
         self,
         request_id: str,
@@ -178,9 +219,29 @@ class Requests(Part):
 def succeed_request(event_log: EventLog, connection: Connection, request_id: str) -> None:
     """Record that a request succeeded, within the transaction that publishes its builds."""
     request = _get(connection, request_id)
+    _check_upstreams(connection, request)
     data = {"build_request_id": request_id, "environment": request.environment}
     event_log.append(connection, "build-request-succeeded", data)
     satisfy_wants(event_log, connection, request_id)
+
+
+def _check_upstreams(connection: Connection, request: Request) -> None:
+    """Raise ConflictError if another graph lacks a partition that the wants of a request need."""
+    asking = select_wants(connection, wants.c.request_id == request.request_id).values()
+    names: dict[str, set[str]] = {}
+    for graph, name in (split_graph(d) for w in asking for d in w.external_dependencies):
+        names.setdefault(graph, set()).add(name)
+    for graph, needed in names.items():
+        query = sa.select(availability.c.partition_ref).where(
+            availability.c.environment == request.environment,
+            availability.c.graph == graph,
+            availability.c.state == "available",
+        )
+        for part in in_parts(sorted(needed)):
+            present = connection.scalars(query.where(availability.c.partition_ref.in_(part)))
+            if missing := sorted({*part}.difference(present)):
+                message = f"{graph}:{missing[0]} is no longer available"
+                raise ConflictError(message, hint="it is built when it is available")
 
 
 def _find(connection: Connection, request_id: str) -> Request | None:

@@ -64,6 +64,17 @@ class Wants(Part):
             return [recorded[w.want_id] for w in new]
 
     @repeated
+    def create_new(self, new: Sequence[Want]) -> list[Want]:
+        """Record those wants whose IDs are new, and return them."""
+        with self._write() as connection:
+            recorded: dict[str, Want] = {}
+            for part in in_parts([want.want_id for want in new]):
+                recorded |= select_wants(connection, wants.c.want_id.in_(part))
+            missing = [want for want in new if want.want_id not in recorded]
+            create_wants(self._events, connection, missing)
+            return missing
+
+    @repeated
     def cancel(self, want_id: str, *, by: str, why: str | None = None) -> Want:
         """Cancel a want, and return its current state.
 
@@ -93,10 +104,16 @@ class Wants(Part):
             return select_wants(connection, wants.c.want_id == want_id).get(want_id)
 
     @repeated
-    def find_last_end(self, prefix: str) -> datetime | None:
-        """Return the latest time of the data of wants whose IDs have a prefix, or None."""
+    def find_last_end(self, prefix: str, *, until: datetime) -> datetime | None:
+        """Return the latest time of the data of wants whose IDs have a prefix, or None.
+
+        Parameters
+        ----------
+        until
+            Later times are ignored: they are from a process whose clock was wrong.
+        """
         query = sa.select(sa.func.max(wants.c.data_timestamp)).where(
-            wants.c.want_id.startswith(prefix, autoescape=True)
+            wants.c.want_id.startswith(prefix, autoescape=True), wants.c.data_timestamp <= until
         )
         with self._read() as connection:
             return connection.scalar(query)
@@ -167,8 +184,15 @@ class Wants(Part):
         return connection.execute(count).scalar_one() <= _FEW
 
     @repeated
-    def fetch_active(self, environment: str) -> list[ActiveWant]:
-        """Return the active wants, with the fields that `wants.evaluate` needs."""
+    def fetch_active(self, environment: str, now: datetime | None = None) -> list[ActiveWant]:
+        """Return the active wants, with the fields that `wants.evaluate` needs.
+
+        Parameters
+        ----------
+        now
+            Wants of annotations whose windows end later are left out: a process made them whose
+            clock was wrong. None: return them, too.
+        """
         query = sa.select(
             wants.c.want_id,
             wants.c.partition_ref,
@@ -181,6 +205,9 @@ class Wants(Part):
             wants.c.retry_at,
             wants.c.request_id,
         ).where(wants.c.environment == environment, wants.c.state.in_(ACTIVE))
+        if now is not None:
+            is_scheduled = wants.c.want_id.like("%:%@%")
+            query = query.where(sa.not_(sa.and_(is_scheduled, wants.c.data_timestamp > now)))
         with self._read() as connection:
             rows = connection.execute(query).all()
         return [

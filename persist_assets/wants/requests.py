@@ -243,10 +243,11 @@ def evaluate_now(
     now = observer.clock()
     record_dead(ledger, environment, now)
     record_late(observer)
+    since = ledger.events.position()
     open_requests = {request_id for request_id, *_ in ledger.requests.fetch_open(environment)}
     wants = [
         want
-        for want in ledger.wants.fetch_active(environment)
+        for want in ledger.wants.fetch_active(environment, now)
         if want.state not in UNDER_WAY or want.request_id in open_requests
     ]
     # Data is written before it is announced, so a plan that is made later knows it.
@@ -266,7 +267,10 @@ def evaluate_now(
     has_news = evaluation.satisfied or evaluation.expired or evaluation.partitions
     request = None
     if has_news or trigger != "clock":
-        request = ledger.requests.record_evaluation(environment, trigger, evaluation)
+        environments = observer.settings.environments
+        request = ledger.requests.record_evaluation(
+            environment, trigger, evaluation, since=since, environments=environments
+        )
     return evaluation, request
 
 
@@ -643,6 +647,7 @@ def run_request(
         pool: Pool | None = None
         building: Source | None = None
         try:
+            ledger.requests.check_upstreams(request_id)
             lost = [ref for ref in request.partitions if ref not in targets.places]
             if lost:
                 raise NotFoundError(f"{', '.join(lost)}: no longer a partition")

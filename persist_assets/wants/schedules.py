@@ -6,12 +6,10 @@ is made once, whichever process makes it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from persist_assets.core.errors import ConflictError
 from persist_assets.core.partitions import FORMATS, following, limits, split
 from persist_assets.core.wants import Want, ref_of, scheduled_prefix
 
@@ -47,12 +45,10 @@ def make_wants(observer: Observer, by: str) -> list[Want]:
         want = source.annotation.want
         if want is None:
             continue
-        last = ledger.wants.find_last_end(
-            scheduled_prefix(observer.settings.environment, source.key)
-        )
-        due = [*_due(observer, source, want, by, last)]
-        with suppress(ConflictError):  # another process made it from an earlier annotation
-            wants += ledger.wants.create(due) if due else ()
+        prefix = scheduled_prefix(observer.settings.environment, source.key)
+        last = ledger.wants.find_last_end(prefix, until=observer.started_at)
+        if due := [*_due(observer, source, want, by, last)]:
+            wants += ledger.wants.create_new(due)
     return wants
 
 

@@ -444,3 +444,29 @@ def test_replaying_all_events_rebuilds_the_same_tables(
     ledger.events.rebuild_projections()
     assert dump(ledger) == before
     ledger.close()
+
+
+@pytest.mark.proves("V59")
+def test_no_want_is_satisfied_by_rows_tainted_since_they_were_looked_at(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    ledger.wants.create([a_want()])
+    satisfied, position = Evaluation(satisfied=("w",)), ledger.events.position()
+    ledger.taints.record(["dev"], lambda *_: Taint({"m/a": "b"}), by="me")
+    ledger.requests.record_evaluation("dev", "want", satisfied, since=position)
+    assert state(ledger, "w") == "waiting"
+    ledger.requests.record_evaluation("dev", "want", satisfied, since=ledger.events.position())
+    assert state(ledger, "w") == "satisfied"
+
+
+@pytest.mark.proves("V59")
+def test_a_request_fails_if_another_graph_no_longer_has_what_it_needs(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    ledger.wants.create([a_want("m/a", "m/a", external_dependencies=("users:x",))])
+    request = ledger.requests.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",)))
+    assert request is not None
+    ledger.requests.start(request.request_id, None)
+    with pytest.raises(ConflictError, match="users:x is no longer available"):
+        ledger.requests.check_upstreams(request.request_id)
+    with pytest.raises(ConflictError, match="users:x is no longer available"):
+        ledger.builds.publish_together([], request_id=request.request_id)
+    assert state(ledger, "m/a") == "building"

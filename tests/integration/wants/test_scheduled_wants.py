@@ -124,3 +124,32 @@ def test_no_other_want_takes_the_id_of_a_scheduled_one(graph: Graph) -> None:
     want = Want("dev:m/daily@9", "m/monthly", "dev", graph.now)
     with pytest.raises(SettingsError, match="reserved for wants of annotations"):
         check_want(observer, want)
+
+
+@pytest.mark.proves("V59")
+def test_another_time_zone_does_not_end_the_wants_of_a_source(graph: Graph) -> None:
+    """A zone further west: its first window ends later than the last one, under the same ID."""
+    graph.made()
+    path = graph.settings.root / "sources" / "m.sql"
+    path.write_text(path.read_text().replace("Europe/Berlin", "America/New_York"))
+    graph.now += timedelta(days=1)
+    assert graph.made().keys() == {"m/daily/2024-02-05"}
+    graph.now += timedelta(days=1)
+    assert graph.made().keys() == {"m/daily/2024-02-06"}
+
+
+@pytest.mark.proves("V59")
+def test_a_wrong_clock_leaves_no_window_without_a_want(graph: Graph) -> None:
+    """Wants that a process made early count once their windows have ended."""
+    graph.made()
+    graph.now += timedelta(days=3)
+    early = {w.want_id for w in make_wants(graph.observer(), "a test")}
+    assert len(early) == 3
+    graph.now -= timedelta(days=3)
+    now = {w.want_id for w in graph.ledger.wants.fetch_active("dev", graph.now)}
+    assert early.isdisjoint(now)
+    graph.now += timedelta(days=1)
+    later = {w.want_id for w in graph.ledger.wants.fetch_active("dev", graph.now)}
+    assert len(early & later) == 1
+    graph.now += timedelta(days=3)
+    assert graph.made().keys() == {"m/daily/2024-02-08"}
