@@ -172,6 +172,8 @@ class Given:
         if readers do not see it. It is no part of the meaning, as the digests have it.
     memberships
         Numbers of the columns computed by IN, if no table has them: see `memberships.py`.
+    literals
+        The columns that are literals, each with its number: see `named_literals.py`.
     """
 
     rows: str
@@ -183,6 +185,7 @@ class Given:
     growth: Growth | None = None
     shape: Node | None = field(default=None, repr=False)
     memberships: frozenset[int] = frozenset()
+    literals: tuple[tuple[int, Call], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -592,23 +595,6 @@ class Rebuild:
                 return any(self.instance(i) != i for pair in mapping for i in pair)
             case _:
                 return False
-
-
-def in_terms_of(calls: Calls, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
-    """Return a rewriter of expressions over leaves whose columns these expressions are.
-
-    Parameters
-    ----------
-    columns
-        The expressions by the instance of the leaf, one for each of its columns.
-    """
-
-    def stand_in(expr: Expr) -> Expr | None:
-        if isinstance(expr, Ref) and expr.instance in columns:
-            return columns[expr.instance][expr.column]
-        return None
-
-    return Rebuild(calls, replace=stand_in)
 
 
 def columns_of(expr: Expr) -> set[tuple[int, int]]:

@@ -73,6 +73,9 @@ def special_texts(types: Types, block: Block) -> set[str]:
         kinds = {types.of(a) for a in call.args if a not in texts}
         beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
         unsure = None in kinds and call.op in (*COMPARISONS, "in")
+        if call.op in _WITH_KEYS:
+            of = types.of(call.args[0]) or ""
+            unsure = not of.startswith(("map<string", "array<string", "struct<"))
         if call.op in _OF_TIMES or call.op in _SUMS or beside or unsure:
             clock_texts |= set[str]().union(*texts.values())
     return clock_texts
@@ -81,13 +84,18 @@ def special_texts(types: Types, block: Block) -> set[str]:
 _SUMS = frozenset("+ - try_add try_subtract".split())
 """With an interval, they cast a text to a time; with anything else, they fail."""
 
+_WITH_KEYS = frozenset(
+    "[] element_at map_contains_key array_contains array_position array_remove".split()
+)
+"""They cast a text to the type of the keys or elements of their first operand."""
+
 _OF_TIMES = frozenset(
     """
     add_months convert_timezone date date_add date_diff date_format date_part date_sub date_trunc
-    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract
-    from_utc_timestamp hour last_day minute month monthname months_between next_day quarter second
+    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract from_utc_timestamp
+    hour last_day minute month monthname months_between next_day quarter second time_bucket timediff
     timestamp timestampadd timestampdiff to_date to_timestamp to_timestamp_ltz to_timestamp_ntz
     to_unix_timestamp to_utc_timestamp trunc try_to_date try_to_timestamp unix_date unix_micros
-    unix_millis unix_seconds unix_timestamp weekday weekofyear window year
+    unix_millis unix_nanos unix_seconds unix_timestamp weekday weekofyear window year
     """.split()
 )

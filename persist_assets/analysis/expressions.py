@@ -30,6 +30,7 @@ from persist_assets.analysis.functions import (
     TIME_WINDOWS,
     UNIT_FIRST,
 )
+from persist_assets.analysis.named_literals import NO_DECIMALS, behind_names, has_char
 from persist_assets.analysis.names import expand_star, field_of, resolve_column, resolve_identifier
 from persist_assets.analysis.positions import position
 from persist_assets.analysis.scope import Unanalysable, is_certain
@@ -100,8 +101,7 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
         for side, compared in ((right, expr), (node, other)):
             if isinstance(side, exp.Placeholder):
                 binding.bounded.append((side, compared))
-        if operator in _TYPED_BY_DIGITS:
-            expr, other = _typed(binding, (node, expr), (right, other))
+        expr, other = _behind_names(binding, operator, (node, expr), (right, other))
         if operator in COMPARISONS:
             expr, other = times_of(binding, expr, other), times_of(binding, other, expr)
         if operator in _EXACT_WITH_INTEGERS:
@@ -111,29 +111,21 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     return expr
 
 
-_NO_DECIMALS = (*INTEGRAL, "float", "double")
-_TYPED_BY_DIGITS = frozenset(
-    "+ - * / mod pmod try_add try_subtract try_multiply try_divide try_mod".split()
-)
-"""Beside a decimal, the digits of a written integer decide the type of the result."""
+def _behind_names(
+    binding: Binding, operator: str, left: tuple[Any, Expr], right: tuple[Any, Expr]
+) -> tuple[Expr, Expr]:
+    """Return two operands as bound, with the types of literals that have names.
 
-
-def _typed(binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]) -> tuple[Expr, Expr]:
-    """Return two operands, each given as written and as bound, with Spark's types.
-
-    An integer behind a name has the digits of its type, not of its value.
+    Parameters
+    ----------
+    left, right
+        Each as written and as bound.
     """
-
-    def typed(node: Any, expr: Expr, beside: Expr) -> Expr:
-        kind = binding.types.of(expr)
-        named = not isinstance(without_parens(node), exp.Literal | exp.Neg)
-        if not named or not isinstance(expr, Call) or expr.op != "number" or kind not in INTEGRAL:
-            return expr
-        if binding.types.of(beside) in _NO_DECIMALS:
-            return expr
-        return binding.calls.call("cast", (expr,), (kind,))
-
-    return typed(*left, right[1]), typed(*right, left[1])
+    written = (without_parens(node) for node, _ in (left, right))
+    named = [not isinstance(node, exp.Literal | exp.Neg) for node in written]
+    args = left[1], right[1]
+    one, other = behind_names(binding.calls, operator, args, named, binding.types)
+    return one, other
 
 
 _EXACT_WITH_INTEGERS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "+", "-", "*"))
@@ -145,7 +137,7 @@ def _folded_beside(binding: Binding, constant: Expr, other: Expr) -> Expr:
     Beside a decimal, the digits of a literal decide the type; those of a product do not.
     """
     beside = binding.types.of(other)
-    return folded(binding, constant) if beside in _NO_DECIMALS else constant
+    return folded(binding, constant) if beside in NO_DECIMALS else constant
 
 
 def folded(binding: Binding, expr: Expr) -> Expr:
@@ -306,7 +298,8 @@ def _between(binding: Binding, node: Any, select: Select) -> Expr:
         raise Unanalysable("of BETWEEN SYMMETRIC")
     value, low, high = (expression(binding, node.args[k], select) for k in ("this", "low", "high"))
     low, high = times_of(binding, low, value), times_of(binding, high, value)
-    if binding.is_volatile(value):
+    # Beside CHAR(n), comparisons pad the other side with blanks, but BETWEEN does not.
+    if binding.is_volatile(value) or has_char(binding.types, (value, low, high)):
         return binding.calls.call("between", (value, low, high))
     return binding.calls.call(
         "and", (binding.calls.call("<=", (low, value)), binding.calls.call("<=", (value, high)))
@@ -326,6 +319,10 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
         raise Unanalysable("of IN")
     values = [expression(binding, e, select) for e in node.expressions]
     refuse_drawn_twice(binding, values)
+    if has_char(binding.types, (needle,)):
+        written = (without_parens(e) for e in node.expressions)
+        named = [False, *(not isinstance(e, exp.Literal) for e in written)]
+        needle, *values = behind_names(binding.calls, "in", (needle, *values), named, binding.types)
     kinds = {binding.types.of(e) for e in (needle, *values)}
     if len(kinds) == 1 and kinds <= _COMPARED_ALIKE and not binding.is_volatile(needle):
         return binding.calls.call("or", [binding.calls.call("=", (needle, v)) for v in values])
@@ -344,7 +341,9 @@ def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
     block = _nested(binding, node, select)
     if len(block.columns) != 1:
         raise Unanalysable("of a scalar subquery of several columns")
-    if (value := bare_value(block)) is not None and not binding.is_volatile(value):
+    value = bare_value(block)
+    # Where it is compared, Spark pads a column of CHAR(n), but not a subquery.
+    if value and not binding.is_volatile(value) and not has_char(binding.types, (value,)):
         return binding.memberships.marked(binding.calls, INLINED, value, {})
     return Subquery("scalar", block, place=binding.mark(node))
 
@@ -585,8 +584,8 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
         bound: list[Expr] = []
     else:
         bound = [out.expr for out in _with_stars(binding, args, select)]
-    if name in _TYPED_BY_DIGITS and len(bound) == len(args) == 2:
-        bound = list(_typed(binding, (args[0], bound[0]), (args[1], bound[1])))
+    if len(bound) == len(args) == 2:
+        bound = [*_behind_names(binding, name, (args[0], bound[0]), (args[1], bound[1]))]
     if name == "count" and not words and len(bound) == 1:
         only = bound[0]
         if isinstance(only, Call) and only.op in ("number", "string", "boolean"):

@@ -46,7 +46,6 @@ from persist_assets.analysis.algebra import (
     Subquery,
     Values,
     Window,
-    in_terms_of,
     walk,
 )
 from persist_assets.analysis.free import Free
@@ -57,6 +56,7 @@ from persist_assets.analysis.functions import (
     TIE_SENSITIVE,
     VOLATILE,
 )
+from persist_assets.analysis.named_literals import InTermsOf, type_behind_name
 from persist_assets.core.digests import digest
 
 if TYPE_CHECKING:
@@ -126,20 +126,34 @@ class Scope:
                 return digest("at", label, columns[column]) if label else columns[column]
             case Call():
                 op, args, words = _filtered(expr, self.fold.types)
-                made = [self.done[id(a)] for a in args]
+                made = self._operands(op, args)
                 if op in ("and", "or"):
                     made = sorted(set(made))
                 elif op in COMMUTATIVE:
                     made.sort()
                 elif op == "in":
                     made = [made[0], *sorted(set(made[1:]))]
-                return digest(op, made, words)
+                made_digest = digest(op, made, words)
+                if op in ("number", "string") and not args:
+                    self.fold.literals[made_digest] = expr
+                return made_digest
             case Subquery(kind, block, args):
                 inner = self.fold.inner(block, self.instances)
                 columns = () if kind == "exists" else inner.columns
                 return digest("subquery", kind, inner.rows, columns, self.exprs(args))
             case Window():
                 return self._window(expr)
+
+    def _operands(self, op: str, args: Sequence[Expr]) -> list[str]:
+        """Return the digests of operands, with the types of literals that are columns of leaves."""
+        made = [self.done[id(a)] for a in args]
+        for i, arg in enumerate(args):
+            literal = self.fold.literals.get(made[i]) if isinstance(arg, Ref) else None
+            if literal is not None:
+                others = [*args[:i], *args[i + 1 :]]
+                if kind := type_behind_name(op, literal, others, self.fold.types):
+                    made[i] = digest("cast", [made[i]], (kind,))
+        return made
 
     def _window(self, expr: Window) -> str:
         rows = self.fold.scope(expr.rows, self.instances, _over(expr))
@@ -172,6 +186,9 @@ class Fold:
 
     def __init__(self, types: Types | None = None) -> None:
         self.types = types
+        self.literals: dict[str, Call] = {}
+        """Literals by their digests."""
+        self._draws = False
         self._tests: dict[int, tuple[Subquery, Subquery]] = {}  # by id of the first
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
@@ -184,6 +201,7 @@ class Fold:
         Closed parts are digested first, from the inside out, so that only correlated ones are
         digested recursively: a long chain of CTEs does not recurse deeply.
         """
+        self._draws = self._draws or _is_drawn(block)
         for thing in self._free.learn(block):
             self._digest_closed(thing)
         return self.inner(block, {})
@@ -207,6 +225,11 @@ class Fold:
                     self.node(thing, {})
             case _:
                 pass
+
+    def literals_in(self, columns: Sequence[str]) -> tuple[tuple[int, Call], ...]:
+        """Return the columns that are literals, by their digests, each with its number."""
+        known = enumerate(map(self.literals.get, columns))
+        return tuple((i, literal) for i, literal in known if literal is not None)
 
     def inner(self, block: Block, outer: Instances) -> Digests:
         """Return the digests of a nested Block.
@@ -355,6 +378,9 @@ class Fold:
         digests = self._nodes.get(id(node))
         if digests is None:
             digests = self._node(node, around)
+            if self._draws and not isinstance(node, Given) and _is_drawn(node):
+                passes_on = isinstance(node, Derived | Limit)
+                digests = replace(digests, columns=drawn(digests.columns, passes_on=passes_on))
             if not self.free(node):
                 self._nodes[id(node)] = digests
         return digests
@@ -362,15 +388,10 @@ class Fold:
     def _node(self, node: Node, around: Instances) -> Digests:
         match node:
             case Given(rows, columns, order):
+                self.literals.update((columns[i], literal) for i, literal in node.literals)
                 return Digests(rows, columns, order)
-            case Derived(block, volatile):
-                digests = self.inner(block, around)
-                if not volatile:
-                    return digests
-                # Reading one nondeterministic result twice is not computing it twice.
-                return Digests(
-                    digests.rows, tuple(digest("drawn", c) for c in digests.columns), digests.order
-                )
+            case Derived(block):
+                return self.inner(block, around)
             case Outer(kind, left, right, on):
                 chain = _chain(node)
                 if len(chain) > 1:
@@ -385,12 +406,9 @@ class Fold:
             case Aggregate(rows, keys, aggregates, sets):
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
-                # The first branch names the fields of structs.
-                movable = all(
-                    o.type is not None and "struct" not in o.type
-                    for b in branches
-                    for o in b.columns
-                )
+                # The first branch names the fields of structs, and makes texts CHAR(n) or not.
+                kinds = [o.type for b in branches for o in b.columns]
+                movable = not any(k is None or "struct" in k or "char(" in k for k in kinds)
                 digests = [self.inner(b, around) for b in branches]
                 return self._set_operation(kind, digests, movable)
             case Limit(block, count, offset, _):
@@ -432,7 +450,7 @@ class Fold:
             on = node.on
             if node is not first:
                 ((below, _),) = node.left.leaves
-                rewrite = in_terms_of(calls, {below: exprs})
+                rewrite = InTermsOf(calls, {below: exprs}, self.types)
                 inside = [o.expr for o in node.left.columns]
                 exprs = [
                     # A window sees all rows of the join below, so they are part of its digest.
@@ -627,6 +645,34 @@ def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
     for i in order:
         groups.setdefault(labels[i], []).append(i)
     return list(groups.values())
+
+
+def _is_drawn(thing: object) -> bool:
+    """Whether anything in or below `thing` may differ each time it is computed."""
+    return any(
+        t.volatile if isinstance(t, Given | Derived) else isinstance(t, Call) and t.op in VOLATILE
+        for t in walk(thing)
+    )
+
+
+def drawn(columns: Sequence[str], *, passes_on: bool = True) -> tuple[str, ...]:
+    """Return the digests of the columns of nondeterministic rows.
+
+    Reading one nondeterministic result twice is not computing it twice, and two results that are
+    computed alike are two.
+
+    Parameters
+    ----------
+    passes_on
+        The columns are digested as the expressions that compute them are.
+    """
+    numbers: dict[str, int] = {}
+    made: list[str] = []
+    for column in columns:
+        number = numbers[column] = numbers.get(column, -1) + 1
+        own = digest("drawn", column) if passes_on else column
+        made.append(digest("drawn", own, number) if number else own)
+    return tuple(made)
 
 
 def _numbered(kind: str, whole: str, n: int) -> tuple[str, ...]:

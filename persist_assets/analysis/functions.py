@@ -38,10 +38,10 @@ AGGREGATES = frozenset(
 ORDER_SENSITIVE = frozenset(
     """
     any_value approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine array_agg
-    collect_list collect_set first first_value histogram_numeric hll_sketch_agg hll_union_agg
-    kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint
-    kll_sketch_agg_double kll_sketch_agg_float last last_value listagg max_by min_by mode
-    percentile_approx string_agg
+    collect_list collect_set collect_union first first_value histogram_numeric hll_sketch_agg
+    hll_union_agg kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float
+    kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float last last_value listagg max_by
+    min_by mode percentile_approx string_agg
     """.split()
 )
 """Aggregates whose result may depend on the order of the rows."""

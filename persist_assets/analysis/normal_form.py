@@ -37,12 +37,12 @@ from persist_assets.analysis.algebra import (
     Subquery,
     Window,
     columns_of,
-    in_terms_of,
     parts,
     walk,
 )
 from persist_assets.analysis.binding import MAX_LEAVES, MAX_SIZE
 from persist_assets.analysis.functions import ORDER_SENSITIVE, TIME_WINDOWS, VOLATILE
+from persist_assets.analysis.named_literals import InTermsOf
 from persist_assets.analysis.pushdown.equalities import is_same_if_equal, rejects_nulls
 from persist_assets.analysis.pushdown.relation import Relation
 from persist_assets.analysis.pushdown.terms import TermReader
@@ -110,7 +110,7 @@ class Normal(Rebuild):
 
     def _with(self, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
         """Return a rewriter of expressions over leaves that were dissolved."""
-        return in_terms_of(self.calls, columns)
+        return InTermsOf(self.calls, columns, self._binding.types)
 
     def _over(self, node: Aggregate, columns: Columns) -> Aggregate:
         if not columns:

@@ -29,7 +29,7 @@ from persist_assets.analysis.algebra import (
 from persist_assets.analysis.binder import bind, bind_source
 from persist_assets.analysis.binding import MAX_LEAVES, MAX_SIZE, Binding, Face
 from persist_assets.analysis.clock_texts import special_texts
-from persist_assets.analysis.fingerprint import Fold
+from persist_assets.analysis.fingerprint import Fold, drawn
 from persist_assets.analysis.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.analysis.increments import Increments, given_growth, unknown
 from persist_assets.analysis.lineage import Lineage
@@ -398,28 +398,28 @@ def _meaning(
     clocks |= {"instant" if text.startswith("now") else "day" for text in texts}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
     notes += _variability_notes(lots, clock, clocks)
-    validity = declaration.annotation.validity
-    added = () if validity is None else ((VALID_FROM, "timestamp"), (VALID_TO, "timestamp"))
+    has_times = declaration.annotation.validity is not None
+    added = ((VALID_FROM, "timestamp"), (VALID_TO, "timestamp")) if has_times else ()
     columns = (*((o.name, o.type) for o in block.columns), *added)
     named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
     build_id = _merged(declaration, digest("build", connection, digests.rows, named))
-    names = tuple(name for name, _ in columns)
-    types = tuple(kind for _, kind in columns)
+    names, types = tuple(n for n, _ in columns), tuple(kind for _, kind in columns)
     table_origins = own_origins(f"{declaration.name}@{declaration.location.path}", names)
-    flat = None
     marks = (*digests.columns, *(digest("column", name) for name, _ in added))
     if _is_kept(declaration) or (declaration.persisted and (volatile or clocks)):
         rows = _table_rows(declaration, connection, build_id, digests.rows, named, volatile, clocks)
-        drawn = tuple(digest("column", rows, d) for d in marks)
-        relation = Given(rows, drawn, digests.order, table_origins, types)
+        own, flat = _of_table(rows, names, marks, volatile=volatile), None
+        relation = Given(rows, own, digests.order, table_origins, types)
     else:
         flat = _inlined(declaration, fold, normal, binding, block, increments) if names else None
         reader_origins = table_origins if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        relation = Given(digests.rows, digests.columns, digests.order, reader_origins, types, draws)
+        own = drawn(digests.columns) if draws else digests.columns
+        relation = Given(digests.rows, own, digests.order, reader_origins, types, draws)
         if not declaration.persisted:
             growth = increments.growth(block) if flat is None else increments.nothing(block)
             relation = replace(relation, growth=growth, memberships=_memberships(binding, block))
+    relation = replace(relation, literals=fold.literals_in(relation.columns))
     return Meaning(
         build_id=build_id,
         columns=columns,
@@ -439,6 +439,21 @@ def _meaning(
 
 def _memberships(binding: Binding, relation: Block | Node) -> frozenset[int]:
     return binding.memberships.of(relation) if binding.computes_in else frozenset()
+
+
+def _of_table(
+    rows: str, names: Sequence[str], columns: Sequence[str], *, volatile: bool
+) -> tuple[str, ...]:
+    """Return the digests of the columns of rows that only a table has.
+
+    Columns that are computed alike are equal, unless that draws their values.
+    """
+    return tuple(
+        digest("column", rows, column, name.lower())
+        if volatile and columns.count(column) > 1
+        else digest("column", rows, column)
+        for name, column in zip(names, columns, strict=True)
+    )
 
 
 def _table_rows(
@@ -605,7 +620,8 @@ def _as_given(
         shape = None if lots else shown(node)
         rows, columns, order = digests.rows, digests.columns, digests.order
         kinds, tests = types[id(node)], _memberships(binding, node)
-        return Given(rows, columns, order, nowhere, kinds, lots, growth, shape, tests)
+        literals = fold.literals_in(columns)
+        return Given(rows, columns, order, nowhere, kinds, lots, growth, shape, tests, literals)
 
     def shown(node: Node) -> Node | None:
         """Return the shape that readers see of a leaf, unless it is large."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Call, Ref, Subquery, Window
 from persist_assets.analysis.functions import INTEGRAL
+from persist_assets.core.dialect import char_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ class Types:
             case Window(function=function):
                 return self._cached[function]
             case Subquery(kind="scalar", block=block):
-                return block.columns[0].type
+                return _of_value(block.columns[0].type)
             case Subquery():
                 return "boolean"
             case Call():
@@ -175,9 +176,9 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
         return _of_number(words[0])
     first = kinds[0] if kinds else None
     if op in _AS_FIRST:
-        return first
+        return _of_value(first)
     if op in _AS_ALL:
-        return first if len(set(kinds)) == 1 else _wider(kinds)
+        return _of_value(first) if len(set(kinds)) == 1 else _wider(kinds)
     if op in ("+", "-", "*", "mod") and len(kinds) == 2:
         return _wider(kinds)
     if op == "/" and all(k in _NUMERIC for k in kinds):
@@ -191,6 +192,11 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
     if op in ("ceil", "ceiling", "floor") and len(kinds) == 1 and first in _NUMERIC:
         return "bigint"
     return None
+
+
+def _of_value(kind: str | None) -> str | None:
+    """Return the type of a computed value: only columns are CHAR(n)."""
+    return "string" if char_size(kind) is not None else kind
 
 
 def _wider(kinds: Sequence[str | None]) -> str | None:

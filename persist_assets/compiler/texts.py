@@ -43,7 +43,7 @@ _NEW_OPTIONS = ("cursor", "reading")
 
 ROWS: Mapping[str, int] = {
     "all": 1,
-    "sql": 3,
+    "sql": 4,
     "malloy": 2,
     "python": 3,
     "raw": 1,
@@ -51,9 +51,10 @@ ROWS: Mapping[str, int] = {
     "history": 1,
     "partitions": 1,
 }
-"""The parts of persist that compute rows, each with a number. A release that corrects a part, so
-that the same text gives other rows, raises its number: then tables that used the part are built
-and not taken over. ``all`` is for everything at once, such as builds that continue tables."""
+"""The parts of persist that compute rows, each with a number. A release raises the number of a part
+if the same text gives other rows now, or if texts that shared a table by mistake have tables of
+their own: then tables with other BuildIDs than before are built and not taken over. ``all`` is for
+everything at once, such as builds that continue tables."""
 
 
 class Texts:

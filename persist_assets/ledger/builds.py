@@ -221,11 +221,7 @@ class Builds(Part):
         name = build.source_id.partition("@")[0]
         refuse_tainted(connection, name, publication.used, publication.environments)
         refuse_tainted(connection, name, publication.taken)
-        uids = dict.fromkeys(publication.refs, snapshot.build_uid)
-        tainted = tainted_refs(connection, publication.environments, uids)
-        if tainted and (not reused or snapshot.partitions is None):
-            message = f"rows that `{name}` keeps were tainted meanwhile"
-            raise ConflictError(message, hint="build again")
+        refs = _available(connection, publication, name)
         values = {
             "state": "succeeded",
             "action": build.action,
@@ -252,11 +248,7 @@ class Builds(Part):
             "rows": snapshot.rows,
         }
         idx = self._events.append(connection, "build-succeeded", {**data, **result})
-        available = [
-            ("partition-available", {**data, "partition_ref": r})
-            for r in publication.refs
-            if r not in tainted
-        ]
+        available = [("partition-available", {**data, "partition_ref": r}) for r in refs]
         self._events.append_all(connection, available)
         satisfy_wants(self._events, connection, build.build_uid)
         if publication.moves:
@@ -702,3 +694,21 @@ def _require_leases(connection: Connection, held: Sequence[Lease]) -> None:
             f"the lease on {lost[0]} was lost during the build",
             hint="the build sent no heartbeat for too long; try again",
         )
+
+
+def _available(connection: Connection, publication: Publication, name: str) -> list[str]:
+    """Return the partitions that a publication makes available: those that are not tainted.
+
+    Raises
+    ------
+    ConflictError
+        Rows that the build keeps are tainted by now.
+    """
+    build, snapshot = publication.build, publication.snapshot
+    uids = dict.fromkeys(publication.refs, snapshot.build_uid)
+    tainted = tainted_refs(connection, publication.environments, uids)
+    reuses_partitions = snapshot.build_uid != build.build_uid and snapshot.partitions is not None
+    if tainted and not reuses_partitions:
+        message = f"rows that `{name}` keeps were tainted meanwhile"
+        raise ConflictError(message, hint="build again")
+    return [ref for ref in publication.refs if ref not in tainted]

@@ -38,30 +38,7 @@ def forgotten(
         All sources defined in the environment `collecting`, which forgets the entries of others.
         None: it keeps these too.
     """
-    moved = (
-        sa.select(
-            manifest_changes.c.environment,
-            manifest_changes.c.at.label("at"),
-            builds.c.source_id,
-            builds.c.build_id,
-        )
-        .join(manifest_moves, manifest_moves.c.change_id == manifest_changes.c.change_id)
-        .join(builds, manifest_moves.c.after == builds.c.build_uid)
-    )
-    # Sources with the same BuildID share an entry, which names the build of only one of them; and
-    # entries may be older than the history of changes.
-    built = sa.select(
-        builds.c.environment,
-        builds.c.finished_at.label("at"),
-        builds.c.source_id,
-        builds.c.build_id,
-    ).where(builds.c.state == "succeeded")
-    history = sa.union_all(moved, built).subquery()
-    times_by_source: dict[tuple[str, SourceID], dict[BuildID, datetime]] = {}
-    sharing: dict[BuildID, set[SourceID]] = {}
-    for row in connection.execute(sa.select(history).order_by(history.c.at)):
-        times_by_source.setdefault((row.environment, row.source_id), {})[row.build_id] = row.at
-        sharing.setdefault(row.build_id, set()).add(row.source_id)
+    times_by_source, sharing = _history(connection)
     query = (
         sa.select(manifest_entries, builds.c.current_at)
         .join(builds, ENTRY)
@@ -94,6 +71,37 @@ def forgotten(
         if at < before and useless and build_id not in defined:
             unneeded.setdefault(environment, []).append(build_id)
     return unneeded
+
+
+def _history(
+    connection: Connection,
+) -> tuple[dict[tuple[str, SourceID], dict[BuildID, datetime]], dict[BuildID, set[SourceID]]]:
+    """Return when each source last got each BuildID, by environment, and the sources of each."""
+    moved = (
+        sa.select(
+            manifest_changes.c.environment,
+            manifest_changes.c.at.label("at"),
+            builds.c.source_id,
+            builds.c.build_id,
+        )
+        .join(manifest_moves, manifest_moves.c.change_id == manifest_changes.c.change_id)
+        .join(builds, manifest_moves.c.after == builds.c.build_uid)
+    )
+    # Sources with the same BuildID share an entry, which names the build of only one of them; and
+    # entries may be older than the history of changes.
+    built = sa.select(
+        builds.c.environment,
+        builds.c.finished_at.label("at"),
+        builds.c.source_id,
+        builds.c.build_id,
+    ).where(builds.c.state == "succeeded")
+    history = sa.union_all(moved, built).subquery()
+    times_by_source: dict[tuple[str, SourceID], dict[BuildID, datetime]] = {}
+    sharing: dict[BuildID, set[SourceID]] = {}
+    for row in connection.execute(sa.select(history).order_by(history.c.at)):
+        times_by_source.setdefault((row.environment, row.source_id), {})[row.build_id] = row.at
+        sharing.setdefault(row.build_id, set()).add(row.source_id)
+    return times_by_source, sharing
 
 
 def unreached(connection: Connection, before: datetime) -> set[str]:

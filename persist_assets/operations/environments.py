@@ -71,8 +71,7 @@ def promote(
         raise SettingsError(
             f"`{target}` cannot be promoted into itself", hint="name two environments"
         )
-    selected = [*selected]
-    sources = settings.root / settings.sources
+    selected, sources = [*selected], settings.root / settings.sources
     target_settings = load_settings(settings.root, environment=target).with_sources(sources)
     target_project = require(load_project(target_settings))
     engine = None if isinstance(builder, Observer) else builder.engine
@@ -113,8 +112,8 @@ def promote(
     ledger.manifests.confirm(target, promotion.unchanged)
     # Even if nothing moved: an earlier promotion may have died before this point.
     export(target_settings, ledger)
-    sharing = _sharing(target_project, selected)
-    announce(target_settings, ledger, target_project, sharing, engine=engine)
+    shared = _sharing(target_project, selected)
+    announce(target_settings, ledger, target_project, shared, engine=engine)
     return promotion, change
 
 

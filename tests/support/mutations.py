@@ -93,8 +93,8 @@ MUTATIONS = (
     _identity(
         "the words of a call count",
         "fingerprint.py",
-        "return digest(op, made, words)",
-        "return digest(op, made)",
+        "made_digest = digest(op, made, words)",
+        "made_digest = digest(op, made)",
     ),
     _identity(
         "the direction of an order counts in windows",

@@ -26,11 +26,11 @@ from persist_assets.analysis.algebra import (
     Subquery,
     Window,
     columns_of,
-    in_terms_of,
     walk,
 )
 from persist_assets.analysis.deltas.staging import copy_of
 from persist_assets.analysis.free import Free
+from persist_assets.analysis.named_literals import InTermsOf
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -146,7 +146,7 @@ def _rows(
     ((instance, join),) = rows.leaves
     assert isinstance(join, Outer)
     columns = [o.expr for o in (*join.left.columns, *join.right.columns)]
-    within = in_terms_of(query.calls, {instance: columns})
+    within = InTermsOf(query.calls, {instance: columns}, query.types)
     leaves, conjuncts = join.left.leaves, join.left.conjuncts
     if matched:
         leaves += join.right.leaves
@@ -179,7 +179,7 @@ def _with_fewer_joins(query: Staged, block: Block, *, matched: bool) -> Block:
         if not is_inner and (matched or not read.isdisjoint(right)):
             continue
         sides = [node.left, node.right] if is_inner else [node.left]
-        within = in_terms_of(query.calls, {instance: columns})
+        within = InTermsOf(query.calls, {instance: columns}, query.types)
         inside = [leaf for side in sides for leaf in side.leaves]
         conditions = [c for side in sides for c in side.conjuncts]
         dissolved = Block(

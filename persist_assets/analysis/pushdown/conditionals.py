@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import persist_assets.analysis.predicates as p
 from persist_assets.analysis.algebra import Call, Ref
 from persist_assets.analysis.functions import INTEGRAL
+from persist_assets.analysis.named_literals import has_char
 from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
 from persist_assets.analysis.pushdown.comparing import keep_their_values
 from persist_assets.analysis.pushdown.equalities import is_decimal
@@ -98,6 +99,10 @@ def _branches(reader: Translator, choice: Call) -> Iterator[tuple[Term, Expr]]:
             null = reader.made("is null", value)
             yield reader.predicate(null, negate=True), one
             yield reader.predicate(null), other
+        case Call(_, (value, other)) if has_char(reader.relation.types, (value, other)):
+            # NULLIF compares without the blanks that `=` adds to CHAR(n).
+            yield TRUE, reader.made("null")
+            yield TRUE, value
         case Call(_, (value, other)):
             same = reader.made("=", value, other)
             yield reader.predicate(same), reader.made("null")

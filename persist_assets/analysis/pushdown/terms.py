@@ -52,6 +52,10 @@ _MAY_RAISE = frozenset(("cast", "/", "div", "mod", "%", "+", "-", "*", "element_
 _MAX_NESTED = 20
 
 
+def _is_padded(expr: Expr) -> bool:
+    return isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op == "string")
+
+
 class TermReader:
     """Translator of one relation's expressions to the language of predicates.
 
@@ -354,6 +358,10 @@ class TermReader:
         """Return two values as Spark compares them; `equal`: for equality."""
         one, other = self.value(a), self.value(b)
         if equal and not isinstance(one, Kept) and not isinstance(other, Kept):
+            for (_, kind), compared in ((one, b), (other, a)):
+                # Spark pads literals, and columns, but no columns that a literal computes.
+                if char_size(kind) is not None and not _is_padded(compared):
+                    return Kept("type", "a CHAR compared with something else than a literal")
             one, other = padded(one, other), padded(other, one)
         for value in (one, other):
             if isinstance(value, Kept):

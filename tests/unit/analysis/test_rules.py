@@ -17,6 +17,7 @@ from persist_assets.analysis import (
     expressions,
     fingerprint,
     grouping,
+    named_literals,
     names,
     normal_form,
     pivots,
@@ -36,7 +37,7 @@ Rule = tuple[str, Callable[..., Any], str, str]
 """Title of a pair, the function with its rule, a part of its text, and the replacement."""
 
 Scope, Fold, Calls = fingerprint.Scope, fingerprint.Fold, algebra.Calls
-Normal = normal_form.Normal
+Normal, InTermsOf = normal_form.Normal, named_literals.InTermsOf
 
 NO_LABELS = (Scope._expr, 'digest("at", label, columns[column]) if label else ', "")
 ONE_LABEL_FOR_TIES = (Fold._labels, '{labels[i]}#{number}"', '{labels[i]}#"')
@@ -112,7 +113,13 @@ DIFFERENT: list[Rule] = [
     ("order under first()", *NO_ORDER),
     ("SORT BY under collect_list", *NO_ORDER),
     ("branches under collect_list", Fold._set_operation, 'digest("branches", [(b.rows, b.columns, b.order) for b in branches])', "None"),
-    ("one draw or two", Fold._node, "if not volatile", "if True"),
+    ("one draw or two", fingerprint.drawn, 'digest("drawn", column) if passes_on else column', "column"),
+    ("which of two draws", fingerprint.drawn, "if number", "if False"),
+    ("a condition on one draw or on two", fingerprint.drawn, "if number", "if False"),
+    ("one draw or two above a LIMIT", Fold.node, "isinstance(node, Derived | Limit)", "isinstance(node, Derived)"),
+    ("a constant beside a decimal, above a LIMIT", Scope._operands, "if literal is not None", "if False"),
+    ("a constant of an outer join beside a decimal", InTermsOf._rebuilt, "isinstance(a, Ref) and", "False and"),
+    ("a constant key beside a decimal", InTermsOf._rebuilt, "isinstance(a, Ref) and", "False and"),
     ("twice one side or once each", *ONE_LABEL_FOR_TIES),
     ("which side of a self-join of a view", *NO_LABELS),
     ("which side of a self-join of a common table expression", *NO_LABELS),
@@ -132,7 +139,7 @@ DIFFERENT: list[Rule] = [
     ("order below a lateral view", *NO_ORDER),
     ("order below a join", *NO_ORDER),
     ("a frame of rows over ties", Scope._window, "rows.order if order_matters else None", "None"),
-    ("which branch of a union names fields", Fold._node, 'o.type is not None and "struct" not in o.type', "True"),
+    ("which branch of a union names fields", Fold._node, 'k is None or "struct" in k or "char(" in k', "False"),
     ("branches of a union of several types, of which others meet first", binder._set_operation, "column.type is not None for column in columns", "True for column in columns"),
     ("branches of a union of several types, in parentheses", binder._set_operation, "column.type is not None for column in columns", "True for column in columns"),
     ("what a generator is applied to, where tables look alike and nobody reads its column", Fold.scope, "*([calls] if calls else ())", ""),
@@ -142,7 +149,7 @@ DIFFERENT: list[Rule] = [
     ("columns of PIVOT", pivots.pivoted, "(call, by, literal)", "(call, literal)"),
     ("case of a struct field", expressions._struct, "plain(item.this.name)", "plain(item.this.name).lower()"),
     ("keys of a map have a case", names.field_of, 'kind is not None and kind.startswith("struct<")', "True"),
-    ("a constant beside a decimal", expressions._folded_beside, 'beside in _NO_DECIMALS', "True"),
+    ("a constant beside a decimal", expressions._folded_beside, 'beside in NO_DECIMALS', "True"),
     ("DISTINCT in an aggregate", expressions._function, 'words.append("distinct")', "pass"),
     ("name of a column", semantics._meaning, "(o.name, d) for o, d", "d for o, d"),
     ("order of columns", semantics._meaning, "digests.rows, named)", "digests.rows, sorted(named))"),
