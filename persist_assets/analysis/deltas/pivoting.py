@@ -47,14 +47,15 @@ def without_pivots(block: Block, types: Types) -> Block:
     calls, replaced = Calls(), dict[int, Expr]()
     leaves = {i: n for b in walk(block) if isinstance(b, Block) for i, n in b.leaves}
     for node in walk(block):
+        if not isinstance(node, Aggregate | Generate):
+            continue
         try:
-            match node:
-                case Generate(Call(op)) if op == UNPIVOT:
-                    pairs = [(node.call, _stacked(node, leaves, calls))]
-                case Aggregate():
-                    pairs = _filtered(node, calls, types)
-                case _:
-                    continue
+            if isinstance(node, Aggregate):
+                pairs = _filtered(node, calls, types)
+            elif node.call.op == UNPIVOT:
+                pairs = [(node.call, _stacked(node, leaves, calls))]
+            else:
+                continue
         except NoRule as error:
             raise NoRule(error.reason, node.place, node) from None
         for before, after in pairs:
