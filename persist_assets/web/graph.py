@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, sound
-from persist_assets.core.errors import PersistError
+from persist_assets.core.errors import PersistError, SettingsError
 from persist_assets.core.settings.keys import SETTINGS_FILE
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.user import make_private
 from persist_assets.ledger.log import UNPLANNED
 from persist_assets.operations.alerting.turn import take_turn
@@ -36,6 +37,7 @@ from persist_assets.web.timing import Latencies
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
     from typing import TypeVar
 
     from persist_assets.core.model.plans import Plan
@@ -129,7 +131,9 @@ class Graph:
         self._glancing = ThreadPoolExecutor(1, "persist-glance")
         self._alerting = ThreadPoolExecutor(1, "persist-alert")
         self._compiling = threading.Lock()
+        self._settings_state = _state_of(settings.root / SETTINGS_FILE)
         self._project: tuple[object, Project] | None = None
+        self._modules: frozenset[str] = frozenset()
         self._looking: asyncio.Future[Observer] | None = None
         self._planned: Planned | None = None
         self._unplannable: PersistError | None = None
@@ -208,15 +212,30 @@ class Graph:
         Raises
         ------
         SettingsError
-            There are no sources.
+            There are no sources, or the settings were changed and are invalid now, or name another
+            ledger.
         """
         with self._compiling:
+            self._reload_settings()
             signature = self._signature()
             if self._project is None or self._project[0] != signature:
                 project = load_project(self.settings)
+                self._modules = _modules_of(project)
                 self._project = (signature, sound(project))
-            project = self._project[1]
-        return Observer(self.settings, project, self.ledger, clock=self.clock)
+            project, settings = self._project[1], self.settings
+        return Observer(settings, project, self.ledger, clock=self.clock)
+
+    def _reload_settings(self) -> None:
+        """Read the settings again if their file has changed, as build processes do."""
+        state = _state_of(self.settings.root / SETTINGS_FILE)
+        if state == self._settings_state:
+            return
+        settings = load_settings(self.settings.root, environment=self.settings.environment)
+        if settings.ledger != self.settings.ledger:
+            message = f"{SETTINGS_FILE} names another ledger now"
+            raise SettingsError(message, hint="restart the service")
+        self.settings, self._settings_state = settings, state
+        self._project = None
 
     async def project(self) -> Project | None:
         """Return the current sources, or the last ones compiled if compiling takes long.
@@ -286,13 +305,13 @@ class Graph:
         return self._planned
 
     def _signature(self) -> object:
-        """Return a value that changes when files of the sources change."""
-        root, files = self.settings.root, list[object]()
-        for path in (root / SETTINGS_FILE, *(root / self.settings.sources).rglob("*")):
-            with suppress(OSError):
-                at = path.stat()
-                files.append((str(path), at.st_mtime_ns, at.st_size))
-        return sorted(map(repr, files))
+        """Return a value that changes when files of the sources, or modules, change.
+
+        The modules are those of the project compiled last: after others, it is compiled once more.
+        """
+        root, modules = self.settings.root, self._modules
+        paths = {*(root / self.settings.sources).rglob("*"), *(root / path for path in modules)}
+        return {str(path): _state_of(path) for path in paths}
 
     # --------------------------------------------------------------------------------- wants
 
@@ -513,3 +532,18 @@ class Graph:
             except Exception:
                 log.exception("action=watch")
             await asyncio.sleep(_LOOK_S)
+
+
+def _state_of(path: Path) -> tuple[int, int] | None:
+    """Return values that change when a file changes; None if there is none."""
+    with suppress(OSError):
+        state = path.stat()
+        return state.st_mtime_ns, state.st_size
+    return None
+
+
+def _modules_of(project: Project) -> frozenset[str]:
+    """Return the files of modules that functions use, relative to the project's root."""
+    functions = [s.function for s in project.sources if s.function is not None]
+    functions += [udf.function for udf in project.udfs]
+    return frozenset(path for function in functions for path, _ in function.modules)
