@@ -27,6 +27,7 @@ from persist_assets.plugin.events import (
 from persist_assets.plugin.progress import logged
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.translator import needed_elsewhere
+from persist_assets.storage.raw import public
 from persist_assets.wants.http import tell
 from persist_assets.wants.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.wants.schedules import make_wants, next_window
@@ -213,7 +214,7 @@ def _report_deadlines(
         for event in events:
             if event.data.get("environment") != environment:
                 continue
-            document = EventDocument.of(event).as_json()
+            document = public(EventDocument.of(event).as_json())
             problem = (
                 tell(observer.settings.webhook, document) if observer.settings.webhook else None
             )

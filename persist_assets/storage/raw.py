@@ -12,7 +12,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from persist_assets.core.errors import GoneError, StorageError
@@ -115,6 +115,7 @@ class Pin:
 
 
 _LOGINS = re.compile(r"(?<=://)([^\s/?#@:]*):[^\s/?#@]*@")
+_QUOTED_LOGINS = re.compile(r"(?<=['\"])([^\s/?#@:'\"]+):[^\s/?#@'\"]+@(?=[\w.-])")
 _PARAMETERS = re.compile(r"([?&;]([^\s=&;?]{1,100})=)([^\s&;'\"]+)")
 _KEYS = re.compile(r"password|pwd|token|secret|sig$|signature|key|credential", re.I)
 
@@ -128,11 +129,27 @@ def without_secrets(text: str) -> str:
     --------
     >>> without_secrets("s3a://me:mine@bucket/t and https://h/t?sig=abc&page=2")
     's3a://me:…@bucket/t and https://h/t?sig=…&page=2'
+    >>> without_secrets("got a URI: 'me:mine@bucket/t'")
+    "got a URI: 'me:…@bucket/t'"
     """
     text = _LOGINS.sub(r"\1:…@", text) if "://" in text else text
+    text = _QUOTED_LOGINS.sub(r"\1:…@", text) if "@" in text else text
     if "=" not in text:
         return text
     return _PARAMETERS.sub(lambda m: f"{m[1]}…" if _KEYS.search(m[2]) else m[0], text)
+
+
+def public(value: Any) -> Any:
+    """Return a JSON value in which all texts are `without_secrets`."""
+    match value:
+        case str():
+            return without_secrets(value)
+        case dict():
+            return {key: public(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [public(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:

@@ -41,6 +41,7 @@ from persist_assets.operations.documents.wants import (
     WaitsDocument,
     WantDocument,
 )
+from persist_assets.storage.raw import public
 from persist_assets.wants.cycles import waits_document
 from persist_assets.wants.requests import record_late
 from persist_assets.web.access import Refused
@@ -607,9 +608,9 @@ def _body(model: type[Input]) -> dict[str, Any]:
 
 
 def answer(document: BaseModel | dict[str, Any], status: int = 200) -> Response:
-    """Return a document as JSON."""
+    """Return a document as JSON, without the secrets that errors and code may quote."""
     values = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
-    return Response(json.dumps(values, default=str), status, media_type="application/json")
+    return Response(json.dumps(public(values), default=str), status, media_type="application/json")
 
 
 def refusal(error: PersistError) -> Refused:

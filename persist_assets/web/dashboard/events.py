@@ -10,6 +10,7 @@ from starlette.responses import StreamingResponse
 
 from persist_assets.core.errors import PersistError
 from persist_assets.operations.documents.events import EventDocument
+from persist_assets.storage.raw import public
 from persist_assets.web.access import Refused
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class EventStreams:
 
                 events, since = await graph.read(look)
                 for event in events:
-                    document = EventDocument.of(event).as_json()
+                    document = public(EventDocument.of(event).as_json())
                     yield f"id: {event.idx}\ndata: {json.dumps(document)}\n\n"
                 if not events and not await graph.moved(since, _HEARTBEAT_S):
                     yield ": still there\n\n"
