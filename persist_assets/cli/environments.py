@@ -350,8 +350,9 @@ def rollback(
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", help="Undo the last N runs, promotions and imports.")
-    ] = 1,
+        int | None,
+        typer.Option("--steps", min=1, help="Undo the last N runs, promotions and imports; 1."),
+    ] = None,
     run: Annotated[
         str | None,
         typer.Option("--run", metavar="ID", help="Undo everything that a run or a change did."),
@@ -361,15 +362,17 @@ def rollback(
     """Restore an earlier state of the environment's manifest. Copies nothing."""
     from persist_assets.operations import environments
 
-    if to is not None and run is not None:
-        raise SettingsError("--to and --run cannot be combined", hint="choose one of them")
+    named = {"--to": to, "--steps": steps, "--run": run}
+    options = [option for option, value in named.items() if value is not None]
+    if len(options) > 1:
+        raise SettingsError(f"{options[0]} and {options[1]} cannot be combined", hint="choose one")
 
     builder = invocation.builder() if invocation.settings.has_views else None
     change = environments.roll_back(
         invocation.settings,
         invocation.ledger,
         to=to,
-        steps=steps,
+        steps=steps or 1,
         run=run,
         why=why,
         builder=builder,

@@ -62,7 +62,7 @@ def cost(
     chosen = invocation.select(selection) if selection or invocation.exclude else None
     start = datetime.combine(first, time(), zone)
     end = datetime.combine(last + timedelta(days=1), time(), zone)
-    work = costs.fetch_work(settings.environment, start - timedelta(days=1), end)
+    work = costs.fetch_work(settings.environment, start, end)
     stored = costs.fetch_stored(settings.environment, end) if settings.prices.gb_month else []
     days = account(work, stored, settings.prices, first=first, last=last, now=now, zone=zone)
     if chosen is not None:
@@ -79,7 +79,10 @@ def cost(
 
 def _day(option: str, text: str | None) -> date | None:
     try:
-        return date.fromisoformat(text) if text is not None else None
+        day = date.fromisoformat(text) if text is not None else None
+        if day is None or 1900 <= day.year <= 2200:
+            return day
+        raise SettingsError(f"{option} {day} is out of range", hint="use a year from 1900 to 2200")
     except ValueError as error:
         message = f"{option} `{text}` is not a date"
         raise SettingsError(message, hint="for example, 2026-11-26") from error

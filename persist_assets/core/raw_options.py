@@ -267,6 +267,9 @@ def wrong_option(
             return f"{form} has no option `{name}`", hint
     if form == "csv" and options.get("header", "true").lower() not in ("true", "false"):
         return "`header` must be true or false", None
+    for name in ("quote", "escape", "comment") if form == "csv" else ():
+        if len(options.get(name, "")) > 1:
+            return f"`{name}` must be one character", None
     if form == "catalog" and not _TABLE.fullmatch(options.get("table", "")):
         return (
             "catalog needs the name of a table, with its schema",

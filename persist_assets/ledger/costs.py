@@ -65,8 +65,18 @@ class Costs(Part):
 
     @repeated
     def fetch_work(self, environment: str, since: datetime, until: datetime) -> list[Work]:
-        """Return the ended builds that started from `since` to before `until`, in order."""
+        """Return the ended builds of the runs that started builds in a span of time, in order.
+
+        Builds at the same time share the cost of their run, whenever they started.
+
+        Parameters
+        ----------
+        since, until
+            The span: `until` is not in it.
+        """
         b = builds.c
+        started = sa.and_(b.environment == environment, b.started_at >= since, b.started_at < until)
+        runs = sa.select(b.run_id).where(started, b.run_id.is_not(None))
         query = sa.select(
             b.source_id,
             sa.func.coalesce(b.run_id, b.build_uid).label("run"),
@@ -80,8 +90,7 @@ class Costs(Part):
         ).where(
             b.environment == environment,
             b.state != "started",
-            b.started_at >= since,
-            b.started_at < until,
+            sa.or_(started, b.run_id.in_(runs)),
         )
         with self._read() as connection:
             rows = connection.execute(query.order_by(b.started_at, b.build_uid)).all()

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,7 +31,6 @@ from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from pyspark.sql import DataFrame
 
@@ -367,8 +366,8 @@ def _comparable(value: Any) -> Any:
     """Return a value that is equal to those that a test takes for the same, and can be hashed."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{value:.12g}"
-    if isinstance(value, Decimal):
-        return value.normalize()
+    if isinstance(value, datetime):
+        return value, value.fold  # Spark gives local times, of which one hour a year occurs twice
     if isinstance(value, dict):
         return tuple(sorted((repr(_comparable(k)), _comparable(v)) for k, v in value.items()))
     if isinstance(value, list | tuple):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST = 2**20
 """The maximum size of the first record of a file, in bytes."""
+csv.field_size_limit(max(csv.field_size_limit(), _MOST))
 _UNREADABLE = (".deflate", ".snappy", ".lz4", ".lzo")
 _SEPARATES = "\ue000"
 """Stands for a separator of several characters: the parser of headers needs a single one."""
@@ -99,7 +100,7 @@ def first_records(
     looked_at = [f for f in files if pattern.fullmatch(f.rpartition("/")[2])]
     with ThreadPoolExecutor(16) as pool:
         records = pool.map(
-            lambda f: _first_record(_read_text(f, options, _MOST, access), options), looked_at
+            lambda f: _first_record(_read_text(f, options, _MOST, access), options, f), looked_at
         )
         return dict(zip(looked_at, records, strict=True))
 
@@ -170,7 +171,7 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 """The characters that Java trims: a line of only these is not a record."""
 
 
-def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | None:
+def _first_record(text: str, options: Mapping[str, str], file: str) -> tuple[str, ...] | None:
     comment = options.get("comment")
     lines = _lines(text, options)
     whole = options.get("multiline", "false").lower() == "true"
@@ -185,15 +186,18 @@ def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | No
     written, separator = separator, separator if len(separator) == 1 else _SEPARATES
     if len(written) > 1:
         lines = [line.replace(written, separator) for line in lines]
-    reader = csv.reader(
-        io.StringIO("\n".join(lines)) if whole else lines[:1],
-        delimiter=separator,
-        quotechar=quote or None,
-        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-        escapechar=escape if escape and escape != quote else None,
-        skipinitialspace=True,
-    )
-    return tuple(name.strip().replace(_SEPARATES, written) for name in next(reader))
+    try:
+        reader = csv.reader(
+            io.StringIO("\n".join(lines)) if whole else lines[:1],
+            delimiter=separator,
+            quotechar=quote or None,
+            quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+            escapechar=escape if escape and escape != quote else None,
+            skipinitialspace=True,
+        )
+        return tuple(name.strip().replace(_SEPARATES, written) for name in next(reader))
+    except (csv.Error, TypeError) as error:
+        raise StorageError(f"cannot read the first record of {file}: {error}") from error
 
 
 def columns_in_order(

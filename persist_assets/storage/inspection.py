@@ -37,6 +37,7 @@ SUFFIXES: Mapping[str, str] = {
 """The format of files by suffix; the suffix of a compression may follow."""
 _SUFFIX = re.compile(rf"\.({'|'.join(SUFFIXES)})(?:\.(?:gz|bz2|zst|snappy|lz4))?$", re.I)
 _MOST_BYTES = 16 * 2**20
+csv.field_size_limit(max(csv.field_size_limit(), _MOST_BYTES))
 """The number of bytes at the beginning of a text from which types are inferred."""
 _SEPARATORS = (",", ";", "\t", "|")
 _NULLS = ("NULL", "null", "NA", "N/A", "\\N", "None")
@@ -148,7 +149,9 @@ def _inspect_csv(text: bytes, separator: str | None, has_header: bool | None) ->
     if '""' in decoded:
         options["escape"] = '"'
     rows = csv.reader(decoded.splitlines(keepends=True), delimiter=separator)
-    first = next(rows)
+    first = next((row for row in rows if any(row)), None)
+    if first is None:
+        raise StorageError("the file has no records", hint="declare the columns by hand")
     has_header = _is_header(first) if has_header is None else has_header
     names = first if has_header else [f"_c{n}" for n in range(len(first))]
     if has_header:
@@ -241,10 +244,12 @@ class _Csv:
 
 
 _LOSES = {
-    "bigint": re.compile(r"-?0\d|\+"),
+    "bigint": re.compile(r"-?0[\dxX]|\+"),
     "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?(?:nan|inf)", re.I),
+    "timestamp": re.compile(r".*\.\d{7}"),
 }
-"""Texts that would change as numbers, by type: post codes, telephone numbers, long numbers."""
+"""Texts that would change as numbers or times, by type: post codes, telephone numbers, long
+numbers, nanoseconds."""
 
 
 def _matches(rule: re.Pattern[str], texts: Any) -> bool:
@@ -285,10 +290,24 @@ def _inspect_json(text: bytes, location: str) -> Inspected:
             f"cannot find the columns of {location}: {error}", hint="declare them by hand"
         ) from error
     dates = {name for name in times.names if all(map(_DATE.fullmatch, _values(texts[name])))}
-    columns = tuple(
-        Column(f.name, "date" if f.name in dates else _type_of_text(f.type)) for f in schema
-    )
-    return Inspected("json", columns, options)
+    inexact = _inexact(text) if _LONG.search(text) else set[str]()
+    types = {f.name: "string" if f.name in inexact else _type_of_text(f.type) for f in schema}
+    types |= dict.fromkeys(dates, "date")
+    return Inspected("json", tuple(Column(n, t) for n, t in types.items()), options)
+
+
+_LONG = re.compile(rb"\d{16}")
+
+
+def _inexact(text: bytes) -> set[str]:
+    """Return the fields of JSON lines with integers that a DOUBLE does not hold exactly."""
+    rows = (json.loads(line) for line in text.splitlines() if line.strip())
+    return {
+        name
+        for row in rows
+        for name, value in row.items()
+        if isinstance(value, int) and not -(2**63) <= value < 2**63
+    }
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")

@@ -50,6 +50,18 @@ def test_work_is_filtered_by_environment_and_time(ledger: Ledger) -> None:
     assert [w.ended_at for w in work] == [NOW + timedelta(seconds=100), None]
 
 
+@pytest.mark.proves("Y1")
+def test_work_includes_all_builds_of_a_run(ledger: Ledger) -> None:
+    """They share the cost of the run, whenever they started."""
+    for uid, second, run in (("a", -90_000, "r"), ("b", 10, "r"), ("c", -10, "other")):
+        at = NOW + timedelta(seconds=second)
+        build = Build(uid, f"s-{uid}", "i", "d", "dev", run, "started", "built", at)
+        ledger.builds.record_started(build, "t")
+        ledger.builds.record_failed(build, "x")
+    work = ledger.costs.fetch_work("dev", NOW, NOW + timedelta(seconds=60))
+    assert [w.source_id for w in work] == ["s-a", "s-b"]
+
+
 @pytest.mark.proves("Y3")
 def test_build_times_are_counted_by_method_in_buckets(ledger: Ledger) -> None:
     for n, (method, seconds) in enumerate(

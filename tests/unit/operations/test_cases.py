@@ -125,6 +125,10 @@ def test_only_unambiguous_yaml_scalars_are_converted(tmp_path: Path) -> None:
     assert [v.text for v in values if isinstance(v, Number)] == ["1.10", "1e3"]
 
 
+TWICE = datetime(2024, 10, 27, 2, 30)
+"""An hour that Berlin had twice."""
+
+
 def test_a_project_without_tests_has_none(tmp_path: Path) -> None:
     assert read_cases(tmp_path) == []
     assert cases(tmp_path, "") == []
@@ -138,6 +142,8 @@ def test_a_project_without_tests_has_none(tmp_path: Path) -> None:
         ([(float("nan"),)], [(float("nan"),)], []),
         ([(1.0001,)], [(1.0,)], [(1.0001,)]),
         ([(Decimal("1.50"),)], [(Decimal("1.5"),)], []),
+        ([(Decimal(10**38 - 1),)], [(Decimal(10**38 - 2),)], [(Decimal(10**38 - 1),)]),
+        ([(TWICE,)], [(TWICE.replace(fold=1),)], [(TWICE,)]),
         ([([1, {"k": (2,)}], bytearray(b"x"))], [([1, {"k": (2,)}], b"x")], []),
         ([(None,)], [(0,)], [(None,)]),
     ],

@@ -55,6 +55,8 @@ def test_threads_do_not_hold_a_text_after_its_inspection() -> None:
         (("", ""), "string"),
         (("00123", "45678"), "string"),  # post codes keep their zeros
         (("+49123", "1"), "string"),
+        (("0x1F", "0xFF"), "string"),
+        (("2024-01-01 10:00:00.123456789",), "string"),
         (("0", "0.5"), "double"),
         (("0.30000000000000004", "1"), "double"),
         (("9223372036854775807", "-1"), "bigint"),
@@ -179,3 +181,27 @@ def test_a_declaration_is_a_create_table_statement(tmp_path: Path) -> None:
 )
 def test_tables_are_named_after_their_files(location: str, name: str) -> None:
     assert table_name(location) == name
+
+
+@pytest.mark.proves("W1")
+def test_long_integers_in_json_are_texts(tmp_path: Path) -> None:
+    text = '{"a": 18446744073709551615, "b": 9223372036854775807, "c": 1.5}\n'
+    assert columns(inspected(tmp_path, text, "t.json")) == {
+        "a": "string",
+        "b": "bigint",
+        "c": "double",
+    }
+
+
+@pytest.mark.proves("W1")
+@pytest.mark.parametrize("text", ["\n\n", "\ufeff"])
+def test_a_file_without_records_is_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(StorageError, match="the file has no records"):
+        inspected(tmp_path, text)
+
+
+def test_long_values_are_inspected(tmp_path: Path) -> None:
+    assert columns(inspected(tmp_path, f"a,b\n1,{'x' * 200_000}\n")) == {
+        "a": "bigint",
+        "b": "string",
+    }

@@ -73,6 +73,20 @@ def test_recursive_file_lookup_ignores_partition_directories(tmp_path: Path) -> 
         pin_raw(plain, str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["quote", "escape", "comment"])
+def test_characters_of_csv_are_single(name: str) -> None:
+    columns = [Column("a", "int")]
+    assert wrong_option("csv", {name: "ab"}, columns) == (f"`{name}` must be one character", None)
+    assert wrong_option("csv", {name: ""}, columns) is None
+
+
+def test_a_long_first_value_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"1,{'x' * 200_000}\n")
+    ((_, record),) = first_records([str(tmp_path / "t.csv")], {}).items()
+    assert record is not None
+    assert len(record[1]) == 200_000
+
+
 @pytest.mark.proves("V43")
 def test_unsupported_options_that_hide_files_are_rejected() -> None:
     problem = wrong_option("csv", {"ignoredpathsegmentregex": "^x"}, [Column("a", "int")])
