@@ -69,7 +69,12 @@ def main() -> None:
             return
         words |= {*typed_words}
     modules = [m for m, commands in MODULES.items() if not words.isdisjoint(commands)]
+    application = _load(modules or MODULES)
     try:
-        _load(modules or MODULES).app(prog_name="persist")
+        application.app(prog_name="persist")
+    except SystemExit as end:
+        if "--json" in words:
+            application.print_usage_error(end)
+        raise
     finally:
         gc.freeze()  # the rest ends with the process, so Python need not search it

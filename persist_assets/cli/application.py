@@ -68,7 +68,7 @@ EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
     (PersistError, 1),
 )
 """The exit code of each class of error; the first match counts."""
-INTERRUPTED = 130
+USAGE, INTERRUPTED = 2, 130
 SPARK_LOG = "spark.log"
 """The file below `.persist` that Spark and Dagster log to while a command runs."""
 app = typer.Typer(
@@ -455,6 +455,9 @@ def command(
     return decorate
 
 
+_BUG = "this is a bug: run it again with -v and report the output"
+
+
 @contextmanager
 def as_exit_codes(invocation: Invocation) -> Generator[None]:
     """End the process with the exit code of the error's class, if there is an error."""
@@ -463,6 +466,8 @@ def as_exit_codes(invocation: Invocation) -> Generator[None]:
     except typer.Exit:
         raise
     except KeyboardInterrupt as error:
+        if invocation.as_json:
+            print_json(_error_json(PersistError("interrupted")))
         err.print("interrupted")
         raise typer.Exit(INTERRUPTED) from error
     except PersistError as error:
@@ -480,11 +485,15 @@ def as_exit_codes(invocation: Invocation) -> Generator[None]:
         if invocation.verbose:
             err.print_exception()
         full = find_full_disk(error, invocation.state_dir)
+        if invocation.as_json:
+            print_json(
+                _error_json(full or PersistError(f"{type(error).__name__}: {error}", hint=_BUG))
+            )
         if full is not None:
             print_error(invocation, full)
             raise typer.Exit(exit_code(type(full))) from error
         err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
-        err.print("  hint: this is a bug: run it again with -v and report the output")
+        err.print(f"  hint: {_BUG}")
         if err.quiet:
             log.exception("this is a bug", extra={"action": "command-failed", "code": "bug"})
         raise typer.Exit(1) from error
@@ -522,6 +531,13 @@ def _error_json(error: PersistError) -> dict[str, Any]:
         },
         "problems": [problem_json(p) for p in problems],
     }
+
+
+def print_usage_error(end: SystemExit) -> None:
+    """Print wrong usage, which ended the process, as a JSON document."""
+    usage: Any = end.__context__
+    if end.code == USAGE and hasattr(usage, "format_message"):
+        print_json(_error_json(SettingsError(usage.format_message(), hint="see --help")))
 
 
 def exit_code(error: type[PersistError]) -> int:
