@@ -30,7 +30,7 @@ from persist_assets.analysis.functions import (
     TIME_WINDOWS,
     UNIT_FIRST,
 )
-from persist_assets.analysis.named_literals import NO_DECIMALS, behind_names, has_char
+from persist_assets.analysis.named_literals import NO_DECIMALS, behind_names, has_char, is_literal
 from persist_assets.analysis.names import expand_star, field_of, resolve_column, resolve_identifier
 from persist_assets.analysis.positions import position
 from persist_assets.analysis.scope import Unanalysable, is_certain
@@ -101,7 +101,8 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
         for side, compared in ((right, expr), (node, other)):
             if isinstance(side, exp.Placeholder):
                 binding.bounded.append((side, compared))
-        expr, other = _behind_names(binding, operator, (node, expr), (right, other))
+        if is_literal(expr) or is_literal(other):
+            expr, other = _behind_names(binding, operator, (node, expr), (right, other))
         if operator in COMPARISONS:
             expr, other = times_of(binding, expr, other), times_of(binding, other, expr)
         if operator in _EXACT_WITH_INTEGERS:

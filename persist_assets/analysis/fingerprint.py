@@ -56,7 +56,7 @@ from persist_assets.analysis.functions import (
     TIE_SENSITIVE,
     VOLATILE,
 )
-from persist_assets.analysis.named_literals import InTermsOf, type_behind_name
+from persist_assets.analysis.named_literals import SENSITIVE, InTermsOf, type_behind_name
 from persist_assets.core.digests import digest
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Scope:
     def _operands(self, op: str, args: Sequence[Expr]) -> list[str]:
         """Return the digests of operands, with the types of literals that are columns of leaves."""
         made = [self.done[id(a)] for a in args]
-        for i, arg in enumerate(args):
+        for i, arg in enumerate(args if op in SENSITIVE and self.fold.literals else ()):
             literal = self.fold.literals.get(made[i]) if isinstance(arg, Ref) else None
             if literal is not None:
                 others = [*args[:i], *args[i + 1 :]]

@@ -25,6 +25,8 @@ _TYPED_BY_DIGITS = frozenset(
     "+ - * / mod pmod try_add try_subtract try_multiply try_divide try_mod".split()
 )
 _PADDED = COMPARISONS | {"in"}
+SENSITIVE = _TYPED_BY_DIGITS | _PADDED
+"""Operations that take a literal for another value than a column with this value."""
 
 
 def type_behind_name(op: str, literal: Expr, beside: Sequence[Expr], types: Types | None) -> str:
@@ -49,6 +51,11 @@ def type_behind_name(op: str, literal: Expr, beside: Sequence[Expr], types: Type
     if op in _PADDED and literal.op == "string":
         return "string" if any(char_size(k) is not None for k in kinds) else ""
     return ""
+
+
+def is_literal(expr: Expr) -> bool:
+    """Whether an expression is a number or a text."""
+    return isinstance(expr, Call) and expr.op in ("number", "string")
 
 
 def has_char(types: Types, exprs: Iterable[Expr]) -> bool:
@@ -94,7 +101,7 @@ class InTermsOf(Rebuild):
         return None
 
     def _rebuilt(self, thing: object) -> object:
-        if not isinstance(thing, Call) or thing.op not in _TYPED_BY_DIGITS | _PADDED:
+        if not isinstance(thing, Call) or thing.op not in SENSITIVE:
             return Rebuild._rebuilt(self, thing)
         new = [self.done[id(a)] for a in thing.args]
         named = [isinstance(a, Ref) and a.instance in self._columns for a in thing.args]
