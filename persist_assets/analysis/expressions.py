@@ -115,13 +115,7 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
 def _behind_names(
     binding: Binding, operator: str, left: tuple[Any, Expr], right: tuple[Any, Expr]
 ) -> tuple[Expr, Expr]:
-    """Return two operands as bound, with the types of literals that have names.
-
-    Parameters
-    ----------
-    left, right
-        Each as written and as bound.
-    """
+    """Return two operands, each given as written and as bound, with types of named literals."""
     written = (without_parens(node) for node, _ in (left, right))
     named = [not isinstance(node, exp.Literal | exp.Neg) for node in written]
     args = left[1], right[1]
@@ -389,8 +383,10 @@ def _case(binding: Binding, node: Any, select: Select) -> Expr:
     args: list[Expr] = []
     for branch in node.args["ifs"]:
         test = expression(binding, branch.this, select)
-        args.append(binding.calls.call("=", (subject, test)) if subject else test)
-        args.append(expression(binding, branch.args["true"], select))
+        if subject:
+            pair = _behind_names(binding, "=", (node.this, subject), (branch.this, test))
+            test = binding.calls.call("=", pair)
+        args += (test, expression(binding, branch.args["true"], select))
     if subject and binding.is_volatile(subject):
         raise Unanalysable("of CASE over a nondeterministic function")
     otherwise = node.args.get("default")

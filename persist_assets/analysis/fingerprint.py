@@ -46,6 +46,7 @@ from persist_assets.analysis.algebra import (
     Subquery,
     Values,
     Window,
+    innermost_first,
     walk,
 )
 from persist_assets.analysis.free import Free
@@ -188,7 +189,7 @@ class Fold:
         self.types = types
         self.literals: dict[str, Call] = {}
         """Literals by their digests."""
-        self._draws = False
+        self._drawn: dict[int, tuple[object, bool]] = {}  # by id, if anything is nondeterministic
         self._tests: dict[int, tuple[Subquery, Subquery]] = {}  # by id of the first
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
@@ -201,7 +202,7 @@ class Fold:
         Closed parts are digested first, from the inside out, so that only correlated ones are
         digested recursively: a long chain of CTEs does not recurse deeply.
         """
-        self._draws = self._draws or _is_drawn(block)
+        self._learn_drawn(block)
         for thing in self._free.learn(block):
             self._digest_closed(thing)
         return self.inner(block, {})
@@ -225,6 +226,18 @@ class Fold:
                     self.node(thing, {})
             case _:
                 pass
+
+    def _learn_drawn(self, block: Block) -> None:
+        """Remember which parts may differ each time they are computed, if any."""
+        if any(map(_draws, walk(block))):
+            for thing, below in innermost_first(block, self._drawn):
+                drawn_below = any(self._drawn[id(part)][1] for part in below)
+                self._drawn[id(thing)] = thing, _draws(thing) or drawn_below
+
+    def _is_drawn(self, node: Node) -> bool:
+        if id(node) in self._drawn:
+            return self._drawn[id(node)][1]
+        return any(map(_draws, walk(node)))  # it was rewritten since
 
     def literals_in(self, columns: Sequence[str]) -> tuple[tuple[int, Call], ...]:
         """Return the columns that are literals, by their digests, each with its number."""
@@ -378,7 +391,7 @@ class Fold:
         digests = self._nodes.get(id(node))
         if digests is None:
             digests = self._node(node, around)
-            if self._draws and not isinstance(node, Given) and _is_drawn(node):
+            if self._drawn and not isinstance(node, Given) and self._is_drawn(node):
                 passes_on = isinstance(node, Derived | Limit)
                 digests = replace(digests, columns=drawn(digests.columns, passes_on=passes_on))
             if not self.free(node):
@@ -647,12 +660,10 @@ def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _is_drawn(thing: object) -> bool:
-    """Whether anything in or below `thing` may differ each time it is computed."""
-    return any(
-        t.volatile if isinstance(t, Given | Derived) else isinstance(t, Call) and t.op in VOLATILE
-        for t in walk(thing)
-    )
+def _draws(thing: object) -> bool:
+    if isinstance(thing, Given | Derived):
+        return thing.volatile
+    return isinstance(thing, Call) and thing.op in VOLATILE
 
 
 def drawn(columns: Sequence[str], *, passes_on: bool = True) -> tuple[str, ...]:

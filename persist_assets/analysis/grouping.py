@@ -96,8 +96,9 @@ def group_rows(
         The SELECT.
     """
     keys, sets = tuple(dict.fromkeys(grouping[0])), grouping[1]
-    calls = tuple(dict.fromkeys(c for e in every for c in aggregates_of(e)))
-    _check_aggregates(calls)
+    written = [c for e in every for c in aggregates_of(e)]
+    calls = tuple(dict.fromkeys(written))
+    _check_aggregates(calls, is_repeated=len(calls) < len(written) and binding.is_volatile(*calls))
     rows = replace(source.block(), order=source.order, place=place_of_rows(binding, node))
     # The value of grouping_id() without arguments depends on the order of the keys.
     counted = (
@@ -183,7 +184,10 @@ def _is_aggregated(column: Any, select: Any) -> bool:
     return False
 
 
-def _check_aggregates(calls: Iterable[Call]) -> None:
+def _check_aggregates(calls: Iterable[Call], *, is_repeated: bool) -> None:
+    """Refuse aggregates that are not followed; `is_repeated`: nondeterministic ones occur twice."""
+    if is_repeated:
+        raise Unanalysable("of several nondeterministic aggregates that are written alike")
     for call in calls:
         if any(aggregates_of(arg) for arg in call.args):
             raise Unanalysable("of an aggregate of an aggregate")

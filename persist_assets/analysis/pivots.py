@@ -60,8 +60,10 @@ def pivoted(binding: Binding, source: From, node: Any, around: Around) -> Block:
     keys = [e for e in source.entries if e.expr not in used]
     outs = [Out(e.name, e.written, e.expr, e.type) for e in keys]
     columns: list[Expr] = []
-    for value in field.expressions:
-        shown, literal = _value(binding, value, select)
+    values = [_value(binding, value, select) for value in field.expressions]
+    if len({literal for _, literal in values}) < len(values):
+        raise Unanalysable("of PIVOT with equal values")
+    for shown, literal in values:
         for name, call in zip(names, calls, strict=True):
             title = shown if len(calls) == 1 else _title(shown, name)
             columns.append(binding.calls.call(PIVOT, (call, by, literal)))

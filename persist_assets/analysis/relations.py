@@ -29,6 +29,7 @@ from persist_assets.analysis.algebra import (
 from persist_assets.analysis.binding import MAX_LEAVES
 from persist_assets.analysis.expressions import expression
 from persist_assets.analysis.functions import TABLE_FUNCTIONS
+from persist_assets.analysis.named_literals import behind_names
 from persist_assets.analysis.names import refuse_uncertain_names, renamed, using_key
 from persist_assets.analysis.pivots import pivoted
 from persist_assets.analysis.recursion import bind_recursive, is_recursive
@@ -260,7 +261,10 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     keys = [
         (using_key(binding, u, left, place), using_key(binding, u, right, place)) for u in using
     ]
-    condition: list[Expr] = [binding.calls.call("=", (a.expr, b.expr)) for a, b in keys]
+    condition: list[Expr] = []
+    for a, b in keys:
+        pair = behind_names(binding.calls, "=", (a.expr, b.expr), (True, True), binding.types)
+        condition.append(binding.calls.call("=", pair))
     if node.args.get("on") is not None:
         condition += conjuncts(expression(binding, node.args["on"], Select(both, ctes=around.ctes)))
     if kind in ("SEMI", "ANTI"):

@@ -648,6 +648,7 @@ class Builder:
             used=work.used,
             environments=self.settings.environments,
             taken=work.taken,
+            asset_key=work.source.key,
         )
 
     def _announce(self, works: Iterable[PendingBuild]) -> None:

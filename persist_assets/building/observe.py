@@ -70,6 +70,7 @@ _MOST_AGES = 64
 
 
 _CLOCKS_DIFFER_S = 300
+"""By how many seconds the clocks of machines may differ."""
 _FEW = 8
 """Up to this number of sources are looked up one by one, not with the whole project."""
 

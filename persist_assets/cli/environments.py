@@ -351,7 +351,9 @@ def rollback(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="Undo the last N runs, promotions and imports; 1."),
+        typer.Option(
+            "--steps", min=1, help="Undo the last N runs, promotions, imports; default: 1."
+        ),
     ] = None,
     run: Annotated[
         str | None,

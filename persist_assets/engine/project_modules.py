@@ -187,11 +187,11 @@ def _compiled(text: str, path: str, package: str, files: frozenset[str]) -> Any:
     package
         The dotted name of the module's package.
     files
-        The paths of all files of the project.
+        The paths of the modules that it may import.
     """
-    imports = _Imports(package, files)
-    tree = imports.visit(ast.parse(text, path))
-    return compile(tree if imports.is_changed else text, path, "exec", dont_inherit=True)
+    tree = ast.parse(text, path)
+    is_changed = _replace_imports(tree.body, package, files)
+    return compile(tree if is_changed else text, path, "exec", dont_inherit=True)
 
 
 def _file_of(name: str, files: Collection[str]) -> str | None:
@@ -211,60 +211,71 @@ def _file_of(name: str, files: Collection[str]) -> str | None:
 _NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
-class _Imports(ast.NodeTransformer):
-    """Replaces imports of project modules within functions by calls, which workers can make."""
+def _replace_imports(body: list[ast.stmt], package: str, files: Collection[str]) -> bool:
+    """Replace imports of project modules within functions by calls, which workers can make.
 
-    def __init__(self, package: str, files: Collection[str]) -> None:
-        self._package, self._files = package, files
-        self._depth = 0
-        self.is_changed = False
+    Not recursive: a chain of ``elif`` is as deep as it is long. Returns whether there were any.
+    """
+    stack: list[tuple[list[ast.stmt], bool]] = [(body, False)]
+    is_changed = False
+    while stack:
+        statements, is_in_function = stack.pop()
+        made: list[ast.stmt] = []
+        for node in statements:
+            if is_in_function and isinstance(node, ast.Import | ast.ImportFrom):
+                instead = _instead_of(node, package, files)
+                is_changed |= instead != [node]
+                made += instead
+                continue
+            made.append(node)
+            inside = is_in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            holders: list[Any] = [node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())]
+            lists = (getattr(h, name, ()) for h in holders for name in _LISTS)
+            stack += ((some, inside) for some in lists if some)
+        statements[:] = made
+    return is_changed
 
-    def visit(self, node: ast.AST) -> Any:
-        """Visit statements; expressions, which may be deep, have no imports."""
-        return node if isinstance(node, ast.expr) else super().visit(node)
 
-    def visit_FunctionDef(self, node: Any) -> Any:
-        self._depth += 1
-        self.generic_visit(node)
-        self._depth -= 1
-        return node
+_LISTS = ("body", "orelse", "finalbody")
+"""The attributes of statements with statements in them."""
 
-    visit_AsyncFunctionDef = visit_FunctionDef
 
-    def visit_Import(self, node: ast.Import) -> Any:
-        if not self._depth:
-            return node
-        return [self._replaced(node, alias) for alias in node.names]
-
-    def _replaced(self, node: ast.Import, alias: ast.alias) -> ast.stmt:
-        if _file_of(alias.name, self._files) is None:
-            return ast.copy_location(ast.Import([alias]), node)
-        bound = ast.Name(alias.asname or alias.name.partition(".")[0], ast.Store())
-        return self._assigned(node, bound, alias.name, None, leaf=alias.asname is not None)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-        name = absolute(node.module or "", node.level, self._package)
-        if not self._depth or not name or _file_of(name, self._files) is None:
-            return node
+def _instead_of(
+    node: ast.Import | ast.ImportFrom, package: str, files: Collection[str]
+) -> list[ast.stmt]:
+    """Return the statements to run instead of an import within a function."""
+    if isinstance(node, ast.ImportFrom):
+        name = absolute(node.module or "", node.level, package)
+        if not name or _file_of(name, files) is None:
+            return [node]
         names: list[ast.expr] = [ast.Name(a.asname or a.name, ast.Store()) for a in node.names]
         target = ast.Tuple(names, ast.Store())
-        return self._assigned(node, target, name, [a.name for a in node.names])
+        return [_assigned(node, target, name, [a.name for a in node.names])]
+    if all(_file_of(alias.name, files) is None for alias in node.names):
+        return [node]
+    made: list[ast.stmt] = []
+    for alias in node.names:
+        if _file_of(alias.name, files) is None:
+            made.append(ast.copy_location(ast.Import([alias]), node))
+        else:
+            bound = ast.Name(alias.asname or alias.name.partition(".")[0], ast.Store())
+            made.append(_assigned(node, bound, alias.name, None, leaf=alias.asname is not None))
+    return made
 
-    def _assigned(
-        self,
-        node: ast.stmt,
-        target: ast.expr,
-        name: str,
-        items: Sequence[str] | None,
-        *,
-        leaf: bool = False,
-    ) -> ast.stmt:
-        """Return the assignment of a call of `ProjectModules.imported`."""
-        self.is_changed = True
-        listed = None if items is None else ast.List([ast.Constant(i) for i in items], ast.Load())
-        arguments: list[ast.expr] = [ast.Constant(name), listed or ast.Constant(None)]
-        keywords = [ast.keyword("leaf", ast.Constant(leaf))]
-        call = ast.Call(ast.Name(_IMPORTED, ast.Load()), arguments, keywords)
-        # In a class's body, only a function's use of a global name makes cloudpickle send it.
-        value = ast.Call(ast.Lambda(_NO_ARGUMENTS, call), [], [])
-        return ast.fix_missing_locations(ast.copy_location(ast.Assign([target], value), node))
+
+def _assigned(
+    node: ast.stmt,
+    target: ast.expr,
+    name: str,
+    items: Sequence[str] | None,
+    *,
+    leaf: bool = False,
+) -> ast.stmt:
+    """Return the assignment of a call of `ProjectModules.imported`."""
+    listed = None if items is None else ast.List([ast.Constant(i) for i in items], ast.Load())
+    arguments: list[ast.expr] = [ast.Constant(name), listed or ast.Constant(None)]
+    keywords = [ast.keyword("leaf", ast.Constant(leaf))]
+    call = ast.Call(ast.Name(_IMPORTED, ast.Load()), arguments, keywords)
+    # In a class's body, only a function's use of a global name makes cloudpickle send it.
+    value = ast.Call(ast.Lambda(_NO_ARGUMENTS, call), [], [])
+    return ast.fix_missing_locations(ast.copy_location(ast.Assign([target], value), node))

@@ -72,6 +72,8 @@ class Publication:
         The snapshots that it was computed from, and the environments in which they were read.
     taken
         The snapshot itself, if it comes from another environment.
+    asset_key
+        The asset that has the partitions.
     """
 
     build: Build
@@ -84,6 +86,7 @@ class Publication:
     used: Collection[str] = ()
     environments: Collection[str] = ()
     taken: Collection[str] = ()
+    asset_key: str = ""
 
 
 class Builds(Part):
@@ -706,7 +709,8 @@ def _available(connection: Connection, publication: Publication, name: str) -> l
     """
     build, snapshot = publication.build, publication.snapshot
     uids = dict.fromkeys(publication.refs, snapshot.build_uid)
-    tainted = tainted_refs(connection, publication.environments, uids)
+    assets = [publication.asset_key] if publication.asset_key else ()
+    tainted = tainted_refs(connection, publication.environments, uids, assets)
     reuses_partitions = snapshot.build_uid != build.build_uid and snapshot.partitions is not None
     if tainted and not reuses_partitions:
         message = f"rows that `{name}` keeps were tainted meanwhile"

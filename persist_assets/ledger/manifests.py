@@ -258,6 +258,7 @@ class Manifests(Part):
         snapshots: Mapping[BuildID, Snapshot],
         *,
         refs: Mapping[PartitionRef, BuildID | None] | None = None,
+        assets: Collection[str] = (),
         expected: int | None = None,
         malloy: Mapping[BuildID, BuildID] | None = None,
         by: str | None = None,
@@ -269,11 +270,11 @@ class Manifests(Part):
         ----------
         sources
             The other environment, and those that it reads.
-        snapshots
-            The snapshots to publish.
         refs
             The partitions that become available, each with the BuildID of its table, and those that
             readers lose, with None.
+        assets
+            The keys of the assets that have them; empty: any.
         expected
             The latest change of `target` when this was decided, 0: there was none; None: any.
         malloy
@@ -308,7 +309,7 @@ class Manifests(Part):
             move = _by(by) | {"kind": "promote", "why": why or f"from {sources[0]}"}
             move_entries(self._events, connection, idx, target, entries, move)
             shown = {build_id: build_of(row) for build_id, row in rows.items()}
-            changes = changed_partitions(connection, target, refs or {}, shown)
+            changes = changed_partitions(connection, target, refs or {}, shown, assets)
             self._events.append_all(connection, changes)
             if malloy is not None:
                 set_malloy(connection, idx, target, malloy)
@@ -317,13 +318,11 @@ class Manifests(Part):
     @repeated
     def confirm(self, environment: str, build_ids: Collection[BuildID]) -> None:
         """Record that readers of an environment read these entries from now on, and not others."""
-        here = manifest_entries.c.environment == environment
+        of, entries = manifest_entries.c, manifest_entries.update()
         with self._write() as connection:
             for part in in_parts([*build_ids]):
-                entries = manifest_entries.update().where(
-                    here, manifest_entries.c.build_id.in_(part)
-                )
-                connection.execute(entries.values(published_at=self._clock()))
+                these = of.environment == environment, of.build_id.in_(part)
+                connection.execute(entries.where(*these).values(published_at=self._clock()))
 
     @repeated
     def adopt(
@@ -332,6 +331,7 @@ class Manifests(Part):
         adopted: Sequence[Build],
         *,
         refs: Mapping[PartitionRef, BuildID | None] | None = None,
+        assets: Collection[str] = (),
         why: str,
         malloy: Mapping[BuildID, BuildID],
     ) -> int:
@@ -339,7 +339,7 @@ class Manifests(Part):
 
         Parameters
         ----------
-        refs
+        refs, assets
             See `promote`.
         adopted
             Builds that succeeded, in this ledger or in another one. Builds that are new to this
@@ -371,7 +371,7 @@ class Manifests(Part):
             move = {"kind": "promote", "why": why}
             move_entries(self._events, connection, idx, environment, entries, move)
             shown = {b.build_id: b for b in adopted}
-            changes = changed_partitions(connection, environment, refs or {}, shown)
+            changes = changed_partitions(connection, environment, refs or {}, shown, assets)
             self._events.append_all(connection, changes)
             current = _malloy_ids(connection, environment)
             set_malloy(connection, idx, environment, {**malloy, **current})

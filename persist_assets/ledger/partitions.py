@@ -188,6 +188,7 @@ def changed_partitions(
     environment: str,
     refs: Mapping[PartitionRef, BuildID | None],
     shown: Mapping[BuildID, Build],
+    assets: Collection[str],
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the events of partitions after tables of other environments were published.
 
@@ -198,18 +199,23 @@ def changed_partitions(
         readers lose, with None.
     shown
         The builds that readers get.
+    assets
+        See `tainted_refs`.
     """
     here = {b: replace(build, environment=environment) for b, build in shown.items()}
     lost = {ref for ref, build_id in refs.items() if build_id is None}
     available = {ref: here[build_id] for ref, build_id in refs.items() if build_id is not None}
     uids = {ref: b.snapshot.build_uid for ref, b in available.items() if b.snapshot}
-    lost |= tainted_refs(connection, [environment], uids)
+    lost |= tainted_refs(connection, [environment], uids, assets)
     usable = {ref: build for ref, build in available.items() if ref not in lost}
     return [*retractions(connection, environment, refs=lost), *announcements(usable)]
 
 
 def tainted_refs(
-    connection: Connection, environments: Collection[str], uids: Mapping[PartitionRef, str]
+    connection: Connection,
+    environments: Collection[str],
+    uids: Mapping[PartitionRef, str],
+    assets: Collection[str] = (),
 ) -> set[PartitionRef]:
     """Return the partitions that readers must not use.
 
@@ -219,13 +225,20 @@ def tainted_refs(
         The environments whose taints count.
     uids
         The partitions, each with the snapshot that has its rows.
+    assets
+        The keys of the assets that have them; empty: any.
     """
     keys = marked_keys(connection, {*uids.values()}, environments)
-    return {ref for ref, uid in uids.items() if _is_tainted(ref, keys.get(uid, ()))}
+    return {ref for ref, uid in uids.items() if _is_tainted(ref, keys.get(uid, ()), assets)}
 
 
-def _is_tainted(ref: PartitionRef, keys: Collection[str]) -> bool:
-    return any(not key or ref.endswith(f"/{key}") for key in keys)
+def _is_tainted(ref: PartitionRef, keys: Collection[str], assets: Collection[str] = ()) -> bool:
+    """Whether a partition is among tainted keys; keys and assets may contain slashes."""
+    return any(
+        not key
+        or (ref.endswith(f"/{key}") and (not assets or ref.removesuffix(f"/{key}") in assets))
+        for key in keys
+    )
 
 
 def retractions(

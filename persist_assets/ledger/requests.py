@@ -227,7 +227,8 @@ def succeed_request(event_log: EventLog, connection: Connection, request_id: str
 
 def _check_upstreams(connection: Connection, request: Request) -> None:
     """Raise ConflictError if another graph lacks a partition that the wants of a request need."""
-    asking = select_wants(connection, wants.c.request_id == request.request_id).values()
+    test = sa.and_(wants.c.request_id == request.request_id, wants.c.state.in_(UNDER_WAY))
+    asking = select_wants(connection, test).values()
     names: dict[str, set[str]] = {}
     for graph, name in (split_graph(d) for w in asking for d in w.external_dependencies):
         names.setdefault(graph, set()).add(name)

@@ -68,48 +68,47 @@ def promote(
     """
     settings, ledger, now = builder.settings, builder.ledger, datetime.now(UTC)
     if target == settings.environment:
-        raise SettingsError(
-            f"`{target}` cannot be promoted into itself", hint="name two environments"
-        )
+        message = f"`{target}` cannot be promoted into itself"
+        raise SettingsError(message, hint="name two environments")
     selected, sources = [*selected], settings.root / settings.sources
     target_settings = load_settings(settings.root, environment=target).with_sources(sources)
     target_project = require(load_project(target_settings))
     engine = None if isinstance(builder, Observer) else builder.engine
     if target_settings.has_views and engine is None and not dry_run:
         raise _needs_spark(target, f"persist promote {settings.environment} {target}")
-    history = ledger.manifests.fetch_history(target, limit=1)
-    shown = ledger.manifests.fetch(*target_settings.environments)
+    manifests = ledger.manifests
+    history = manifests.fetch_history(target, limit=1)
+    shown = manifests.fetch(*target_settings.environments)
     promotion = decide(
         builder.project,
         target_project,
         builder.plan(selected),
-        ledger.manifests.fetch(*settings.environments),
-        ledger.manifests.fetch(target),
+        manifests.fetch(*settings.environments),
+        manifests.fetch(target),
         shown,
-        ledger.manifests.fetch_passed(*settings.environments),
+        manifests.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
     addresses(target_settings, target_project)
     if dry_run or promotion.refused:
         return promotion, None
     if expected is not None and promotion.digest != expected:
-        raise ConflictError(
-            f"{settings.environment} or {target} changed meanwhile",
-            hint="preview the promotion again",
-        )
+        message = f"{settings.environment} or {target} changed meanwhile"
+        raise ConflictError(message, hint="preview the promotion again")
     change = None
     if promotion.snapshots:
-        change = ledger.manifests.promote(
+        change = manifests.promote(
             settings.environments,
             target,
             promotion.snapshots,
             expected=history[0].change_id if history else 0,
             refs=shown_partitions(target_project, promotion.snapshots.values(), shown, now),
+            assets={*target_project.keys.values()},
             malloy=target_project.malloy,
             by=by,
             why=why,
         )
-    ledger.manifests.confirm(target, promotion.unchanged)
+    manifests.confirm(target, promotion.unchanged)
     # Even if nothing moved: an earlier promotion may have died before this point.
     export(target_settings, ledger)
     shared = _sharing(target_project, selected)

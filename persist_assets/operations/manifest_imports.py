@@ -146,6 +146,7 @@ def import_entries(
                 settings.environment,
                 chosen,
                 refs=readable and shown_partitions(readable, moved, present, now),
+                assets={*readable.keys.values()} if readable else (),
                 malloy=dict(read.malloy),
                 why=why,
             )

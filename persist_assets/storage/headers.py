@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _MOST = 2**20
 """The maximum size of the first record of a file, in bytes."""
-csv.field_size_limit(max(csv.field_size_limit(), _MOST))
+LONGEST_FIELD = 16 * 2**20
+"""The maximum size of a field for Python's parser of CSV, in this process, in characters."""
+csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
 _UNREADABLE = (".deflate", ".snappy", ".lz4", ".lzo")
 _SEPARATES = "\ue000"
 """Stands for a separator of several characters: the parser of headers needs a single one."""

@@ -18,6 +18,7 @@ from persist_assets.core.errors import StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import RawTable
 from persist_assets.storage.files import list_files, reached
+from persist_assets.storage.headers import LONGEST_FIELD
 from persist_assets.storage.raw import find_columns, is_hidden_name
 from persist_assets.storage.types import type_of_arrow
 
@@ -36,8 +37,7 @@ SUFFIXES: Mapping[str, str] = {
 }
 """The format of files by suffix; the suffix of a compression may follow."""
 _SUFFIX = re.compile(rf"\.({'|'.join(SUFFIXES)})(?:\.(?:gz|bz2|zst|snappy|lz4))?$", re.I)
-_MOST_BYTES = 16 * 2**20
-csv.field_size_limit(max(csv.field_size_limit(), _MOST_BYTES))
+_MOST_BYTES = LONGEST_FIELD
 """The number of bytes at the beginning of a text from which types are inferred."""
 _SEPARATORS = (",", ";", "\t", "|")
 _NULLS = ("NULL", "null", "NA", "N/A", "\\N", "None")
@@ -143,15 +143,16 @@ def _inspect_csv(text: bytes, separator: str | None, has_header: bool | None) ->
     except UnicodeDecodeError:
         options["encoding"] = "iso-8859-1"
         decoded = text.decode("iso-8859-1")
+    decoded = decoded.lstrip("\r\n")
+    if not decoded.strip():
+        raise StorageError("the file has no records", hint="declare the columns by hand")
     separator = separator or _separator(decoded)
     if separator != ",":
         options["sep"] = "\\t" if separator == "\t" else separator
     if '""' in decoded:
         options["escape"] = '"'
     rows = csv.reader(decoded.splitlines(keepends=True), delimiter=separator)
-    first = next((row for row in rows if any(row)), None)
-    if first is None:
-        raise StorageError("the file has no records", hint="declare the columns by hand")
+    first = next(rows)
     has_header = _is_header(first) if has_header is None else has_header
     names = first if has_header else [f"_c{n}" for n in range(len(first))]
     if has_header:
@@ -285,29 +286,42 @@ def _inspect_json(text: bytes, location: str) -> Inspected:
         times = pa.schema((f.name, pa.string()) for f in schema if pa.types.is_timestamp(f.type))
         parsing = arrow_json.ParseOptions(explicit_schema=times)
         texts = arrow_json.read_json(_in_arrow(text), reading, parsing)
+        long = _with_long_integers(text) if _LONG.search(text) else set[str]()
     except (pa.ArrowException, ValueError) as error:
         raise StorageError(
             f"cannot find the columns of {location}: {error}", hint="declare them by hand"
         ) from error
     dates = {name for name in times.names if all(map(_DATE.fullmatch, _values(texts[name])))}
-    inexact = _inexact(text) if _LONG.search(text) else set[str]()
-    types = {f.name: "string" if f.name in inexact else _type_of_text(f.type) for f in schema}
-    types |= dict.fromkeys(dates, "date")
+    types = {f.name: _type_of_text(f.type) for f in schema} | dict.fromkeys(dates, "date")
+    for name in long:
+        if "double" in types.get(name, ""):
+            types[name] = "string"
     return Inspected("json", tuple(Column(n, t) for n, t in types.items()), options)
 
 
 _LONG = re.compile(rb"\d{16}")
+"""A number that a DOUBLE may not hold exactly."""
 
 
-def _inexact(text: bytes) -> set[str]:
-    """Return the fields of JSON lines with integers that a DOUBLE does not hold exactly."""
-    rows = (json.loads(line) for line in text.splitlines() if line.strip())
-    return {
-        name
-        for row in rows
-        for name, value in row.items()
-        if isinstance(value, int) and not -(2**63) <= value < 2**63
-    }
+def _with_long_integers(text: bytes) -> set[str]:
+    """Return the fields of JSON objects, one after the other, in which there are long integers."""
+    long = object()
+    decoder = json.JSONDecoder(parse_int=lambda digits: long if len(digits) > 15 else 0)
+    decoded, at, names = text.decode(errors="replace").strip(), 0, set[str]()
+    while at < len(decoded):
+        row, at = decoder.raw_decode(decoded, at)
+        at += (
+            len(decoded[at:]) - len(decoded[at:].lstrip()) if decoded[at : at + 1].isspace() else 0
+        )
+        for name, value in row.items() if isinstance(row, dict) else ():
+            stack = [value]
+            while stack:
+                this = stack.pop()
+                stack += this.values() if isinstance(this, dict) else ()
+                stack += this if isinstance(this, list) else ()
+                if this is long:
+                    names.add(name)
+    return names
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")

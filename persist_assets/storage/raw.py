@@ -115,9 +115,12 @@ class Pin:
 
 
 _LOGINS = re.compile(r"(?<=://)([^\s/?#@:]*):[^\s/?#@]*@")
-_QUOTED_LOGINS = re.compile(r"(?<=['\"])([^\s/?#@:'\"]+):[^\s/?#@'\"]+@(?=[\w.-])")
+_QUOTED_LOGINS = re.compile(r"(?<=['\"])([^\s/?#@:'\"]+):[^\s/?#@'\"]{6,}@(?=[\w-]+[./])")
 _PARAMETERS = re.compile(r"([?&;]([^\s=&;?]{1,100})=)([^\s&;'\"]+)")
-_KEYS = re.compile(r"password|pwd|token|secret|sig$|signature|key|credential", re.I)
+_KEYS = re.compile(
+    r"password|pwd|token|secret|sig$|signature|credential|(?:^|access|account|api|shared)[_-]?key",
+    re.I,
+)
 
 
 def without_secrets(text: str) -> str:
@@ -129,8 +132,8 @@ def without_secrets(text: str) -> str:
     --------
     >>> without_secrets("s3a://me:mine@bucket/t and https://h/t?sig=abc&page=2")
     's3a://me:…@bucket/t and https://h/t?sig=…&page=2'
-    >>> without_secrets("got a URI: 'me:mine@bucket/t'")
-    "got a URI: 'me:…@bucket/t'"
+    >>> without_secrets("got a URI: 'me:secret@bucket/t', not 'a:b@c'")
+    "got a URI: 'me:…@bucket/t', not 'a:b@c'"
     """
     text = _LOGINS.sub(r"\1:…@", text) if "://" in text else text
     text = _QUOTED_LOGINS.sub(r"\1:…@", text) if "@" in text else text

@@ -130,6 +130,12 @@ _REMOVING = frozenset(
 ) | frozenset(("shutil", n) for n in "rmtree copy copy2 copyfile copytree move".split())
 
 
+_OPENING = frozenset(
+    (("open",), *((m, "open") for m in "bz2 codecs gzip io lzma os tarfile".split()))
+)
+"""Functions that open a file."""
+
+
 def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
     """Whether a call writes something, as far as its text shows."""
     if isinstance(node, ast.Attribute):
@@ -141,7 +147,8 @@ def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
     if dotted in _REMOVING:
         return True
     if dotted == ("open",) or (isinstance(node.func, ast.Attribute) and node.func.attr == "open"):
-        positional = node.args[1 if dotted else 0 : 2]  # a path's method gets the mode first
+        # A function gets a path first, and the method of a path the mode.
+        positional = node.args[1:2] if dotted in _OPENING else node.args[:2]
         modes = [*positional, *(k.value for k in node.keywords)]
         return any(
             isinstance(m, ast.Constant) and re.fullmatch(r"(?=.*[wax+])[rwaxbt+]+", str(m.value))

@@ -152,3 +152,14 @@ def test_a_build_whose_kept_rows_are_tainted_meanwhile_publishes_nothing(
             during=lambda: taint(ledger, "m/p", "1"),
         )
     assert states(ledger) == {"m/p": "tainted"}
+
+
+@pytest.mark.proves("T31")
+def test_keys_with_slashes_are_compared_as_a_whole(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    north, far = "m/p/north", "m/p/far/north"
+    snapshot = publish(ledger, "1", north, far)
+    taint(ledger, north, "1")
+    refs = dict.fromkeys((north, far), "build-p")
+    ledger.manifests.promote(["dev"], "prod", {"build-p": snapshot}, refs=refs, assets=["m/p"])
+    assert states(ledger, "prod") == {far: "available"}

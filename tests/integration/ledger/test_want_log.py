@@ -470,3 +470,5 @@ def test_a_request_fails_if_another_graph_no_longer_has_what_it_needs(open_ledge
     with pytest.raises(ConflictError, match="users:x is no longer available"):
         ledger.builds.publish_together([], request_id=request.request_id)
     assert state(ledger, "m/a") == "building"
+    ledger.wants.cancel("m/a", by="me")
+    ledger.requests.check_upstreams(request.request_id)

@@ -53,6 +53,14 @@ def test_conditions_on_char_have_different_build_ids(one: str, other: str) -> No
             "SELECT a FROM (SELECT a, ch FROM t ORDER BY a LIMIT 3) WHERE ch = 'a'",
         ),
         (
+            "SELECT CASE ch WHEN f THEN 1 END AS x FROM (SELECT ch, 'a' AS f FROM t)",
+            "SELECT CASE ch WHEN 'a' THEN 1 END AS x FROM t",
+        ),
+        (
+            "SELECT t.a FROM t JOIN (SELECT 'a' AS ch) s USING (ch)",
+            "SELECT a FROM t WHERE ch = 'a'",
+        ),
+        (
             "SELECT x FROM (SELECT ch AS x FROM t UNION ALL SELECT b FROM u) WHERE x = 'a'",
             "SELECT x FROM (SELECT b AS x FROM u UNION ALL SELECT ch FROM t) WHERE x = 'a'",
         ),

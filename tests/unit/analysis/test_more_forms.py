@@ -233,6 +233,8 @@ def test_group_by_with_duplicate_column_names_is_not_an_error() -> None:
             "`a` is both an alias and a column",
         ),
         ("SELECT x FROM t PIVOT (sum(k) FOR a IN (a AS x))", "values that are not constant"),
+        ("SELECT x FROM t PIVOT (sum(k) FOR a IN (1 AS x, 1 AS y))", "PIVOT with equal values"),
+        ("SELECT max(uuid()) AS p, max(uuid()) AS q FROM t", "that are written alike"),
         ("SELECT p FROM t UNPIVOT ((p, q) FOR n IN ((a, k), (a)))", "other than columns"),
     ],
 )

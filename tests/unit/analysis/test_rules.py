@@ -171,7 +171,7 @@ EQUAL: list[Rule] = [
     ("key of a LEFT JOIN USING", *BOTH_KEYS),
     ("key of a JOIN USING", *BOTH_KEYS),
     ("key of a RIGHT JOIN USING", relations._merge_keys, 'if side == "RIGHT"', "if False"),
-    ("USING or ON", relations.join, 'call("=", (a.expr, b.expr))', 'call("<=>", (a.expr, b.expr))'),
+    ("USING or ON", relations.join, 'call("=", pair)', 'call("<=>", (a.expr, b.expr))'),
     ("order of UNION ALL", Fold._set_operation, "if movable", "if False"),
     ("nested UNION ALL", binder._union_branches, 'if kind != "union all"', "if True"),
     ("named window", expressions._window_spec, "_window_spec(named, {k: v for k, v in windows.items() if v is not named})", "own"),

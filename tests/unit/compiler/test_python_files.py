@@ -1009,6 +1009,8 @@ EFFECTS = [
     ("g(open('x', 'w'))", "python-writes"),
     ("g(open('x', mode='ab'))", "python-writes"),
     ("g(Path('x').open('w'))", "python-writes"),
+    ("[(p := Path('x')), p.open('w')]", "python-writes"),
+    ("g(flights.path.open('w'))", "python-writes"),
     ("g(Path('x').write_text('y'))", "python-writes"),
     ("flights.toPandas().to_csv('x')", "python-writes"),
     ("g(spark.sql('INSERT INTO x SELECT 1'))", "python-writes"),

@@ -87,3 +87,14 @@ def test_functions_import_project_modules_on_workers(functions: list[Any], tmp_p
     )
     assert done.stdout, done.stderr
     assert json.loads(done.stdout) == [[*BODIES.values()], False]
+
+
+def test_a_long_chain_of_elif_is_run() -> None:
+    chain = "".join(f"    elif t == {n}:\n        from rates import N\n" for n in range(900))
+    text = "from persist_assets import table\n@table\n"
+    text += f"def f(t):\n    if t == -1:\n        N = 2\n{chain}    return N\n"
+    project = compiled({**FILES, "d.py": text})
+    function = project.by_id["f@sources/d.py"].function
+    assert function is not None
+    module = modules_of(function, Path("/nowhere")).load_file(function.path)
+    assert (module.f(-1), module.f(800)) == (2, 1)

@@ -194,6 +194,28 @@ def test_long_integers_in_json_are_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W1")
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ('{"a": 1234567890123456}{"a": 2}', {"a": "bigint"}),
+        ('{"a": {"b": 99999999999999999999}}', {"a": "string"}),
+        ('{"a": 9007199254740993}\n{"a": 1.5}\n', {"a": "string"}),
+        ('{"a": [1.5], "s": "12345678901234567"}', {"a": "array<double>", "s": "string"}),
+    ],
+)
+def test_numbers_in_json_keep_their_digits(
+    tmp_path: Path, text: str, kinds: dict[str, str]
+) -> None:
+    assert columns(inspected(tmp_path, text, "t.json")) == kinds
+
+
+@pytest.mark.proves("W1")
+def test_blank_lines_before_a_header_are_skipped(tmp_path: Path) -> None:
+    data = inspected(tmp_path, "\n\na,b\n1,2\n")
+    assert columns(data) == {"a": "bigint", "b": "bigint"}
+
+
+@pytest.mark.proves("W1")
 @pytest.mark.parametrize("text", ["\n\n", "\ufeff"])
 def test_a_file_without_records_is_an_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(StorageError, match="the file has no records"):
