@@ -234,11 +234,15 @@ def tainted_refs(
 
 def _is_tainted(ref: PartitionRef, keys: Collection[str], assets: Collection[str] = ()) -> bool:
     """Whether a partition is among tainted keys; keys and assets may contain slashes."""
-    return any(
-        not key
-        or (ref.endswith(f"/{key}") and (not assets or ref.removesuffix(f"/{key}") in assets))
-        for key in keys
-    )
+    if "" in keys:
+        return True
+    asset, slash, key = ref.partition("/")
+    while slash:
+        if key in keys and (not assets or asset in assets):
+            return True
+        part, slash, key = key.partition("/")
+        asset += f"/{part}"
+    return False
 
 
 def retractions(
