@@ -22,6 +22,7 @@ are colour refinement as in Weisfeiler & Leman's graph canonisation.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -421,7 +422,7 @@ class Fold:
             case SetOperation(kind, branches):
                 # The first branch names the fields of structs, and makes texts CHAR(n) or not.
                 kinds = [o.type for b in branches for o in b.columns]
-                movable = not any(k is None or "struct" in k or "char(" in k for k in kinds)
+                movable = not any(k is None or _OF_FIRST_BRANCH.search(k) for k in kinds)
                 digests = [self.inner(b, around) for b in branches]
                 return self._set_operation(kind, digests, movable)
             case Limit(block, count, offset, _):
@@ -658,6 +659,10 @@ def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
     for i in order:
         groups.setdefault(labels[i], []).append(i)
     return list(groups.values())
+
+
+_OF_FIRST_BRANCH = re.compile(r"\b(?:struct<|char\()")
+"""Types of which a set operation takes more from its first branch than the type."""
 
 
 def _draws(thing: object) -> bool:

@@ -71,6 +71,18 @@ def test_texts_with_names_and_branches_of_char_count(one: str, other: str) -> No
 
 
 @pytest.mark.proves("V1")
+def test_branches_of_varchar_have_any_order() -> None:
+    raw = RAW.replace("b STRING, k INT", "b VARCHAR(9), k INT").replace(
+        "b STRING, tags", "b VARCHAR(9), tags"
+    )
+    queries = (
+        "SELECT b FROM t UNION ALL SELECT b FROM u",
+        "SELECT b FROM u UNION ALL SELECT b FROM t",
+    )
+    assert len({project(q, raw).by_id["q@sources/q.sql"].build_id for q in queries}) == 1
+
+
+@pytest.mark.proves("V1")
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -139,7 +139,7 @@ DIFFERENT: list[Rule] = [
     ("order below a lateral view", *NO_ORDER),
     ("order below a join", *NO_ORDER),
     ("a frame of rows over ties", Scope._window, "rows.order if order_matters else None", "None"),
-    ("which branch of a union names fields", Fold._node, 'k is None or "struct" in k or "char(" in k', "False"),
+    ("which branch of a union names fields", Fold._node, "k is None or _OF_FIRST_BRANCH.search(k)", "False"),
     ("branches of a union of several types, of which others meet first", binder._set_operation, "column.type is not None for column in columns", "True for column in columns"),
     ("branches of a union of several types, in parentheses", binder._set_operation, "column.type is not None for column in columns", "True for column in columns"),
     ("what a generator is applied to, where tables look alike and nobody reads its column", Fold.scope, "*([calls] if calls else ())", ""),
