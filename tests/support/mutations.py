@@ -30,6 +30,10 @@ INCREMENTS = (
     "tests/integration/building/test_reruns.py",
 )
 
+LEDGER = (
+    "tests/integration/ledger/test_tainted_partitions.py",
+    "tests/integration/operations/test_promoted_again.py",
+)
 DELTAS = ("tests/unit/analysis/test_deltas.py",)
 KEYS = ("tests/unit/planning/test_planned_keys.py",)
 
@@ -905,6 +909,41 @@ MUTATIONS = (
         "pass",
     ),
     _keys("keys of other types are not compared", "if not alike(known[0][1], kind):", "if False:"),
+    Mutation(
+        "a tainted partition is not announced by a build that reuses its table",
+        "ledger/builds.py",
+        "return [ref for ref in publication.refs if ref not in tainted]",
+        "return [*publication.refs]",
+        LEDGER,
+    ),
+    Mutation(
+        "a build whose kept rows are tainted meanwhile is refused",
+        "ledger/builds.py",
+        "if tainted and not reuses_partitions:",
+        "if False:",
+        LEDGER,
+    ),
+    Mutation(
+        "a tainted partition is not announced by a promotion",
+        "ledger/partitions.py",
+        "lost |= tainted_refs(connection, [environment], uids, assets)",
+        "pass",
+        LEDGER,
+    ),
+    Mutation(
+        "a rollback to tainted rows does not announce them",
+        "ledger/partitions.py",
+        'if _is_tainted(ref, keys.get(uids.get(build_id, ""), ())):',
+        "if False:",
+        LEDGER,
+    ),
+    Mutation(
+        "a promotion of a table that is there confirms it",
+        "operations/environments.py",
+        "manifests.confirm(target, promotion.unchanged)",
+        "pass",
+        LEDGER,
+    ),
 )
 
 
