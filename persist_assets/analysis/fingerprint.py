@@ -235,10 +235,19 @@ class Fold:
                 drawn_below = any(self._drawn[id(part)][1] for part in below)
                 self._drawn[id(thing)] = thing, _draws(thing) or drawn_below
 
-    def _is_drawn(self, node: Node) -> bool:
-        if id(node) in self._drawn:
-            return self._drawn[id(node)][1]
-        return any(map(_draws, walk(node)))  # it was rewritten since
+    def _is_drawn(self, thing: object) -> bool:
+        if id(thing) in self._drawn:
+            return self._drawn[id(thing)][1]
+        return any(map(_draws, walk(thing)))  # it was rewritten since
+
+    def _drawn_columns(self, node: Node, columns: Sequence[str]) -> tuple[str, ...]:
+        match node:
+            case Derived(volatile=True):
+                return drawn(columns, [True] * len(columns))
+            case Derived(block) | Limit(block):
+                return drawn(columns, [self._is_drawn(o.expr) for o in block.columns])
+            case _:  # it has digests of its own for its columns
+                return _numbered_draws(columns)
 
     def literals_in(self, columns: Sequence[str]) -> tuple[tuple[int, Call], ...]:
         """Return the columns that are literals, by their digests, each with its number."""
@@ -393,8 +402,7 @@ class Fold:
         if digests is None:
             digests = self._node(node, around)
             if self._drawn and not isinstance(node, Given) and self._is_drawn(node):
-                passes_on = isinstance(node, Derived | Limit)
-                digests = replace(digests, columns=drawn(digests.columns, passes_on=passes_on))
+                digests = replace(digests, columns=self._drawn_columns(node, digests.columns))
             if not self.free(node):
                 self._nodes[id(node)] = digests
         return digests
@@ -671,7 +679,7 @@ def _draws(thing: object) -> bool:
     return isinstance(thing, Call) and thing.op in VOLATILE
 
 
-def drawn(columns: Sequence[str], *, passes_on: bool = True) -> tuple[str, ...]:
+def drawn(columns: Sequence[str], draws: Sequence[bool]) -> tuple[str, ...]:
     """Return the digests of the columns of nondeterministic rows.
 
     Reading one nondeterministic result twice is not computing it twice, and two results that are
@@ -679,15 +687,23 @@ def drawn(columns: Sequence[str], *, passes_on: bool = True) -> tuple[str, ...]:
 
     Parameters
     ----------
-    passes_on
-        The columns are digested as the expressions that compute them are.
+    columns
+        The digests of the expressions that compute them.
+    draws
+        Whether each one is nondeterministic.
     """
-    numbers: dict[str, int] = {}
+    marked = (digest("drawn", c) if draw else c for c, draw in zip(columns, draws, strict=True))
+    numbered = _numbered_draws([*marked])
+    return tuple(n if draw else c for n, c, draw in zip(numbered, columns, draws, strict=True))
+
+
+def _numbered_draws(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return digests that are different for columns of one digest."""
+    counts: dict[str, int] = {}
     made: list[str] = []
     for column in columns:
-        number = numbers[column] = numbers.get(column, -1) + 1
-        own = digest("drawn", column) if passes_on else column
-        made.append(digest("drawn", own, number) if number else own)
+        number = counts[column] = counts.get(column, -1) + 1
+        made.append(digest("drawn", column, number) if number else column)
     return tuple(made)
 
 

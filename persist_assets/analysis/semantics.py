@@ -414,7 +414,7 @@ def _meaning(
         flat = _inlined(declaration, fold, normal, binding, block, increments) if names else None
         reader_origins = table_origins if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        own = drawn(digests.columns) if draws else digests.columns
+        own = drawn(digests.columns, [draws and binding.is_volatile(o.expr) for o in block.columns])
         relation = Given(digests.rows, own, digests.order, reader_origins, types, draws)
         if not declaration.persisted:
             growth = increments.growth(block) if flat is None else increments.nothing(block)

@@ -254,7 +254,7 @@ _STRICT_TESTS = COMPARISONS | {
 def not_null(reader: Translator, expr: Expr) -> Term:
     """Return a test that no column is NULL whose NULL makes a condition NULL."""
     match expr:
-        case Call("in", (needle, *_)):
+        case Call("in" | "between", (needle, *_)):
             stack: list[Expr] = [needle]
         case Call(op, args) if op in _STRICT_TESTS:
             stack = [*args]

@@ -43,7 +43,7 @@ def test_an_unknown_raw_option_is_rejected_with_a_suggestion(
 
 def test_known_options_and_options_of_other_drivers_are_accepted() -> None:
     for form, names in OPTIONS.items():
-        others = ("mode", "columnNameOfCorruptRecord")
+        others = ("mode", "columnNameOfCorruptRecord", "quote", "escape", "comment")
         options = {name.lower(): "true" for name in names if name not in others}
         if form == "catalog":
             assert wrong_option(form, options, AB) is not None  # a table without its schema
