@@ -15,6 +15,7 @@ from sqlglot.tokenizer_core import TokenType
 from persist_assets._paths import TEMPLATE
 from persist_assets.core.dialect import quote, tokenize
 from persist_assets.core.errors import SettingsError
+from persist_assets.core.object_stores import is_full
 from persist_assets.core.partitions import literal_of
 from persist_assets.core.spark_types import field_name
 from persist_assets.storage.inspection import SUFFIXES, inspect_data
@@ -149,10 +150,22 @@ def begin(
 
 
 def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write files by their paths in a directory; directories are made."""
-    for path, content in files.items():
-        (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_bytes(content)
+    """Write files by their paths in a directory; directories are made.
+
+    Raises
+    ------
+    SettingsError
+        Files cannot be written there.
+    """
+    try:
+        for path, content in files.items():
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (directory / path).write_bytes(content)
+    except OSError as error:
+        if is_full(str(error)):
+            raise
+        message = f"cannot write to {directory}: {error.strerror or error}"
+        raise SettingsError(message, hint="name another directory") from error
 
 
 def _model(language: Language, name: str) -> str:

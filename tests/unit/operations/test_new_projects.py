@@ -9,7 +9,7 @@ import pytest
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.operations.starting import LANGUAGES, Language, begin, declarations
+from persist_assets.operations.starting import LANGUAGES, Language, begin, declarations, write_files
 from persist_assets.storage.inspection import inspect_data
 
 if TYPE_CHECKING:
@@ -67,3 +67,9 @@ def test_files_that_exist_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"definitions\.py already exists"):
         begin(tmp_path, ("sql",), {})
     assert [p.name for p in tmp_path.iterdir()] == ["definitions.py"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="cannot write to"):
+        write_files(tmp_path / "file" / "project", {"a.sql": b""})
