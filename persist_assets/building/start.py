@@ -12,7 +12,7 @@ from persist_assets.building.takeovers import origin_of
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
 from persist_assets.core.model.plans import Increment
 from persist_assets.core.partitions import between, filled_keys
-from persist_assets.core.wants import Want, ref_of
+from persist_assets.core.wants import Want, bounded_id, ref_of
 from persist_assets.ledger.taints import Kept
 from persist_assets.planning.age import unchecked
 from persist_assets.planning.inputs import inputs
@@ -131,7 +131,7 @@ def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple
     """Return the wants of a build that no want requested; `origin` names the requester."""
     return tuple(
         Want(
-            f"{build.build_uid}/{ref}",
+            bounded_id(f"{build.build_uid}/{ref}"),
             ref,
             build.environment,
             build.started_at,

@@ -13,6 +13,7 @@ sources, ``departures/2013-01-01``. A reference to another graph starts with the
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -378,6 +379,24 @@ def blame(
 def scheduled_prefix(environment: str, asset_key: str) -> str:
     """Return the beginning of the IDs of wants that a source's annotation makes."""
     return f"{environment}:{asset_key}@"
+
+
+LONGEST_ID = 255
+"""The maximum length of the ID of a want."""
+
+
+def bounded_id(text: str) -> str:
+    """Return the ID of a want: if a text is too long, its end is replaced by a digest of it.
+
+    Examples
+    --------
+    >>> bounded_id("dev:flights@2024-01-31"), len(bounded_id("x" * 300))
+    ('dev:flights@2024-01-31', 255)
+    """
+    if len(text) <= LONGEST_ID:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return f"{text[: LONGEST_ID - len(digest) - 1]}~{digest}"
 
 
 def is_scheduled(want_id: str) -> bool:

@@ -30,6 +30,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.partitions import filled_keys, is_key, window_end, with_rows_of
 from persist_assets.core.tracing import spanned
 from persist_assets.core.wants import (
+    LONGEST_ID,
     UNDER_WAY,
     Evaluation,
     Want,
@@ -81,7 +82,7 @@ LONGEST_S = 100 * 366 * 86_400
 """The longest duration of a want, in seconds."""
 YEARS = (1900, 2999)
 """The first and the last year that a time may be in."""
-_LONGEST_TEXT, _LONGEST_ID = 2_000, 255
+_LONGEST_TEXT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,7 +525,7 @@ def _check_texts(want: Want) -> None:
     """Refuse texts that a database would refuse or change."""
     for name, text, longest in (
         ("the reference", want.partition_ref, _LONGEST_TEXT),
-        ("the ID", want.want_id, _LONGEST_ID),
+        ("the ID", want.want_id, LONGEST_ID),
         ("the comment", want.comment or "", _LONGEST_TEXT),
         *(("a dependency", needed, _LONGEST_TEXT) for needed in want.external_dependencies),
     ):

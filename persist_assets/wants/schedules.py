@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from persist_assets.core.partitions import FORMATS, following, limits, split
-from persist_assets.core.wants import Want, ref_of, scheduled_prefix
+from persist_assets.core.wants import Want, bounded_id, ref_of, scheduled_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -132,7 +132,7 @@ def _due(
         for key in parts:
             extra = "" if key is None or key == window else f"/{key}"
             yield Want(
-                f"{first}{window}{extra}",
+                bounded_id(f"{first}{window}{extra}"),
                 ref_of(source.key, key),
                 observer.settings.environment,
                 observer.started_at,

@@ -16,7 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from persist_assets.core.errors import ConflictError, NotFoundError
-from persist_assets.core.wants import ACTIVE, Blame, Evaluation, Want, evaluate, matcher
+from persist_assets.core.wants import (
+    ACTIVE,
+    Blame,
+    Evaluation,
+    Want,
+    bounded_id,
+    evaluate,
+    matcher,
+)
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.projections import PROJECTIONS
 from persist_assets.ledger.taints import Taint
@@ -472,3 +480,12 @@ def test_a_request_fails_if_another_graph_no_longer_has_what_it_needs(open_ledge
     assert state(ledger, "m/a") == "building"
     ledger.wants.cancel("m/a", by="me")
     ledger.requests.check_upstreams(request.request_id)
+
+
+def test_ids_of_long_references_fit_into_both_databases(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    refs = [f"m/{'a' * 300}/{n}" for n in range(2)]
+    ids = [bounded_id(f"{uuid.uuid4().hex}/{ref}") for ref in refs]
+    ledger.wants.create([a_want(i, ref) for i, ref in zip(ids, refs, strict=True)])
+    assert len({*ids}) == 2
+    assert {w.partition_ref for w in ledger.wants.fetch("dev")} == {*refs}
