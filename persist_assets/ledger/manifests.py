@@ -319,9 +319,9 @@ class Manifests(Part):
     def confirm(self, environment: str, build_ids: Collection[BuildID]) -> None:
         """Record that readers of an environment read these entries from now on, and not others."""
         of, entries = manifest_entries.c, manifest_entries.update()
-        with self._write() as connection:
-            for part in in_parts([*build_ids]):
-                these = of.environment == environment, of.build_id.in_(part)
+        for part in in_parts([*build_ids]):
+            these = of.environment == environment, of.build_id.in_(part)
+            with self._write() as connection:
                 connection.execute(entries.where(*these).values(published_at=self._clock()))
 
     @repeated
