@@ -337,7 +337,7 @@ def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
     if len(block.columns) != 1:
         raise Unanalysable("of a scalar subquery of several columns")
     value = bare_value(block)
-    # Where it is compared, Spark pads a column of CHAR(n), but not a subquery.
+    # Spark pads a compared column of CHAR(n), but not a compared subquery.
     if value and not binding.is_volatile(value) and not has_char(binding.types, (value,)):
         return binding.memberships.marked(binding.calls, INLINED, value, {})
     return Subquery("scalar", block, place=binding.mark(node))

@@ -58,7 +58,12 @@ from persist_assets.analysis.functions import (
     TIE_SENSITIVE,
     VOLATILE,
 )
-from persist_assets.analysis.named_literals import SENSITIVE, InTermsOf, type_behind_name
+from persist_assets.analysis.named_literals import (
+    SENSITIVE,
+    InTermsOf,
+    is_literal,
+    type_behind_name,
+)
 from persist_assets.core.digests import digest
 
 if TYPE_CHECKING:
@@ -136,7 +141,7 @@ class Scope:
                 elif op == "in":
                     made = [made[0], *sorted(set(made[1:]))]
                 made_digest = digest(op, made, words)
-                if op in ("number", "string") and not args:
+                if is_literal(expr):
                     self.fold.literals[made_digest] = expr
                 return made_digest
             case Subquery(kind, block, args):
@@ -670,7 +675,7 @@ def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
 
 
 _OF_FIRST_BRANCH = re.compile(r"\b(?:struct<|char\()")
-"""Types of which a set operation takes more from its first branch than the type."""
+"""Types for which a set operation takes names of fields, or padding, from its first branch."""
 
 
 def _draws(thing: object) -> bool:
@@ -692,9 +697,9 @@ def drawn(columns: Sequence[str], draws: Sequence[bool]) -> tuple[str, ...]:
     draws
         Whether each one is nondeterministic.
     """
-    marked = (digest("drawn", c) if draw else c for c, draw in zip(columns, draws, strict=True))
-    numbered = _numbered_draws([*marked])
-    return tuple(n if draw else c for n, c, draw in zip(numbered, columns, draws, strict=True))
+    pairs = [*zip(columns, draws, strict=True)]
+    own = iter(_numbered_draws([digest("drawn", c) for c, draw in pairs if draw]))
+    return tuple(next(own) if draw else c for c, draw in pairs)
 
 
 def _numbered_draws(columns: Sequence[str]) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ class Requests(Part):
         Raises
         ------
         ConflictError
-            A partition was tainted, or is no longer there.
+            A needed partition was tainted or removed.
         """
         with self._read() as connection:
             _check_upstreams(connection, _get(connection, request_id))

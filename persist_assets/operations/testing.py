@@ -367,7 +367,7 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{value:.12g}"
     if isinstance(value, datetime):
-        return value, value.fold  # Spark gives local times, of which one hour a year occurs twice
+        return value, value.fold  # Spark returns local times; one hour a year occurs twice
     if isinstance(value, dict):
         return tuple(sorted((repr(_comparable(k)), _comparable(v)) for k, v in value.items()))
     if isinstance(value, list | tuple):

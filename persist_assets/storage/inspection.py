@@ -310,9 +310,8 @@ def _with_long_integers(text: bytes) -> set[str]:
     decoded, at, names = text.decode(errors="replace").strip(), 0, set[str]()
     while at < len(decoded):
         row, at = decoder.raw_decode(decoded, at)
-        at += (
-            len(decoded[at:]) - len(decoded[at:].lstrip()) if decoded[at : at + 1].isspace() else 0
-        )
+        while decoded[at : at + 1].isspace():
+            at += 1
         for name, value in row.items() if isinstance(row, dict) else ():
             stack = [value]
             while stack:

@@ -29,7 +29,7 @@ def publish(
     ledger: Ledger,
     uid: str,
     *refs: str,
-    kept: Kept | None = None,
+    kept_rows: Kept | None = None,
     reused: Snapshot | None = None,
     during: Callable[[], object] = lambda: None,
 ) -> Snapshot:
@@ -50,9 +50,9 @@ def publish(
     )
     if reused:
         build = replace(build, action="reused")
-    ledger.builds.record_started(build, "table", kept_rows=kept)
+    ledger.builds.record_started(build, "table", kept_rows=kept_rows)
     during()
-    done = Publication(build, snapshot, [], refs=refs, kept_rows=kept, environments=("dev",))
+    done = Publication(build, snapshot, [], refs=refs, kept_rows=kept_rows, environments=("dev",))
     ledger.builds.publish(done)
     return snapshot
 
@@ -77,7 +77,7 @@ def test_a_rollback_announces_no_tainted_partition(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, "1", FIRST)
     first = last_change(ledger)
-    publish(ledger, "2", SECOND, kept=Kept("1", {"2024-01-01"}))
+    publish(ledger, "2", SECOND, kept_rows=Kept("1", {"2024-01-01"}))
     taint(ledger, FIRST, "1", "2")
     ledger.manifests.roll_back("dev", first, expected=last_change(ledger), lost=[SECOND])
     assert states(ledger) == {FIRST: "tainted", SECOND: "tainted"}
@@ -90,9 +90,9 @@ def test_a_rollback_to_tainted_rows_taints_a_partition_that_was_built_since(
     ledger = open_ledger()
     publish(ledger, "1", FIRST)
     first = last_change(ledger)
-    publish(ledger, "2", SECOND, kept=Kept("1", {"2024-01-01"}))
+    publish(ledger, "2", SECOND, kept_rows=Kept("1", {"2024-01-01"}))
     taint(ledger, FIRST, "1", "2")
-    publish(ledger, "3", FIRST, kept=Kept("2", {"2024-01-02"}))
+    publish(ledger, "3", FIRST, kept_rows=Kept("2", {"2024-01-02"}))
     assert states(ledger) == {FIRST: "available", SECOND: "available"}
     second = last_change(ledger)
     ledger.manifests.roll_back("dev", first, expected=second)
@@ -148,7 +148,7 @@ def test_a_build_whose_kept_rows_are_tainted_meanwhile_publishes_nothing(
             ledger,
             "2",
             "m/p",
-            kept=Kept("1", {""}),
+            kept_rows=Kept("1", {""}),
             during=lambda: taint(ledger, "m/p", "1"),
         )
     assert states(ledger) == {"m/p": "tainted"}

@@ -113,7 +113,7 @@ DIFFERENT: list[Rule] = [
     ("order under first()", *NO_ORDER),
     ("SORT BY under collect_list", *NO_ORDER),
     ("branches under collect_list", Fold._set_operation, 'digest("branches", [(b.rows, b.columns, b.order) for b in branches])', "None"),
-    ("one draw or two", fingerprint.drawn, 'digest("drawn", c) if draw else c', "c"),
+    ("one draw or two", fingerprint.drawn, 'digest("drawn", c)', "c"),
     ("which of two draws", fingerprint._numbered_draws, "if number", "if False"),
     ("a condition on one draw or on two", fingerprint._numbered_draws, "if number", "if False"),
     ("one draw or two above a LIMIT", Fold._drawn_columns, "Derived(block) | Limit(block)", "Derived(block)"),
