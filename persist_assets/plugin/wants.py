@@ -31,7 +31,7 @@ from persist_assets.storage.raw import public
 from persist_assets.wants.http import tell
 from persist_assets.wants.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.wants.schedules import make_wants, next_window
-from persist_assets.wants.upstreams import Synced, sync_all
+from persist_assets.wants.upstreams import sync_all
 
 REQUEST_TAG = "persist/request"
 """The tag of a run that names its build request."""
@@ -39,7 +39,9 @@ SLA_CHECK = "sla"
 """The check of assets with deadlines: it passes if every missed deadline has been met since."""
 _INTERVAL_S = 10
 _SLA_KINDS = ("sla-missed", "sla-recovered")
-_SHOWN = 1_000
+_SYNCED = ("upstream-synced",)
+_MOST_REPORTED = 1_000
+"""The number of available partitions after which a turn ends, as Dagster limits its time."""
 
 
 # ----------------------------------------------------------------------------------------- the job
@@ -144,7 +146,8 @@ def _turn(
     ledger, environment = observer.ledger, observer.settings.environment
     cursor = _cursor(context.cursor)
     now = observer.clock()
-    cursor.setdefault("told", ledger.events.position())  # earlier events need not be reported
+    for name in ("told", "upstreams"):
+        cursor.setdefault(name, ledger.events.position())  # earlier events need not be reported
     record_dead(ledger, environment, now)
     _fail_lost_requests(observer, context.instance)
     synced = sync_all(observer)
@@ -163,7 +166,7 @@ def _turn(
             cursor["idx"] = position
             cursor["due"] = min(dues).isoformat() if dues else None
     _report_deadlines(observer, context, cursor, messages)
-    _report_upstreams(context.instance, observer, synced)
+    _report_upstreams(context.instance, observer, cursor, messages)
     text = json.dumps(cursor, sort_keys=True)
     if text != context.cursor:
         context.update_cursor(text)
@@ -199,21 +202,10 @@ def _report_deadlines(
 
     If the webhook does not answer, it is called again in the next turn; nothing waits for it.
     """
-    ledger, environment = observer.ledger, observer.settings.environment
-    since, head = cursor["told"], ledger.events.position()
-    trimmed = ledger.events.trimmed_to()
-    if since < trimmed:
-        messages.append(
-            f"the events up to {trimmed} were archived: deadlines that were missed before are not"
-            " reported"
-        )
-        since = trimmed
     late: list[Miss] | None = None
-    while since < head:
-        events, following = ledger.events.search(since, kinds=_SLA_KINDS)
-        for event in events:
-            if event.data.get("environment") != environment:
-                continue
+    lost = "deadlines that were missed before are not reported"
+    for event, position in _new_events(observer, cursor["told"], _SLA_KINDS, messages, lost):
+        if event is not None:
             document = public(EventDocument.of(event).as_json())
             problem = (
                 tell(observer.settings.webhook, document) if observer.settings.webhook else None
@@ -223,12 +215,44 @@ def _report_deadlines(
                 cursor["told"] = event.idx - 1
                 return
             if late is None:  # the current ones, with which each of these events is reported
-                late = ledger.wants.fetch_misses(environment, only_open=True)
+                late = observer.ledger.wants.fetch_misses(
+                    observer.settings.environment, only_open=True
+                )
             _report(context.instance, observer, event, late)
-        if following <= since:
+        cursor["told"] = position
+
+
+def _new_events(
+    observer: Observer, position: int, kinds: Sequence[str], messages: list[str], lost: str
+) -> Iterator[tuple[Event | None, int]]:
+    """Yield the new events of this environment, each with its position; None at the end of a page.
+
+    Parameters
+    ----------
+    position
+        The position of the last event that was reported.
+    kinds
+        The kinds of events.
+    messages
+        Gets a message if events were archived before they could be reported.
+    lost
+        What that means.
+    """
+    events, environment = observer.ledger.events, observer.settings.environment
+    head, trimmed = events.position(), events.trimmed_to()
+    if position < trimmed:
+        messages.append(f"the events up to {trimmed} were archived: {lost}")
+        position = trimmed
+        yield None, position
+    while position < head:
+        page, following = events.search(position, kinds=kinds)
+        for event in page:
+            if event.data.get("environment") == environment:
+                yield event, event.idx
+        if following <= position:
             break
-        since = following
-    cursor["told"] = since
+        position = following
+        yield None, position
 
 
 def _report(
@@ -312,11 +336,16 @@ def others(runtime: Runtime, keys: Collection[tuple[str, ...]]) -> dict[dg.Asset
 
 
 def _report_upstreams(
-    instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Synced]
+    instance: dg.DagsterInstance,
+    observer: Observer,
+    cursor: dict[str, Any],
+    messages: list[str],
 ) -> None:
     """Report newly available partitions of other graphs that annotations need to Dagster.
 
-    The events have no data version: more partitions make nothing stale.
+    The ledger has them, whichever process has read the other graph. A turn reports about a
+    thousand of them; the next one goes on. The events have no data version: more partitions make
+    nothing stale.
     """
     needs = {
         key: needed
@@ -324,12 +353,21 @@ def _report_upstreams(
         for key, needed in needed_elsewhere(source).items()
         if tuple(key.path) not in observer.project.by_key
     }
-    for result in synced:
-        for ref in result.available[-_SHOWN:]:
+    reported = 0
+    lost = "partitions of other graphs that became available before are not reported"
+    for event, position in _new_events(observer, cursor["upstreams"], _SYNCED, messages, lost):
+        data = {} if event is None else event.data
+        for partition in data.get("partitions", ()):
+            ref, state = partition["partition_ref"], partition["state"]
             for key, (graph, need) in needs.items():
-                if graph == result.graph and f"{ref}/".startswith(f"{need}/"):
-                    event = dg.AssetMaterialization(key, metadata={"partition": ref})
-                    instance.report_runless_asset_event(event)
+                is_needed = graph == data["graph"] and f"{ref}/".startswith(f"{need}/")
+                if state == "available" and is_needed:
+                    materialization = dg.AssetMaterialization(key, metadata={"partition": ref})
+                    instance.report_runless_asset_event(materialization)
+                    reported += 1
+        cursor["upstreams"] = position
+        if reported >= _MOST_REPORTED:
+            break
 
 
 # --------------------------------------------------------------------------------- scheduled wants

@@ -114,7 +114,12 @@ def _beginning(file: Found) -> tuple[bytes, bool]:
     with reached(file.location) as (system, path), system.open_input_stream(path) as stream:
         text: bytes = stream.read(_MOST_BYTES)
         is_partial = len(text) == _MOST_BYTES and bool(stream.read(1))
-    return text[: text.rfind(b"\n") + 1] if is_partial else text, is_partial
+    if not is_partial:
+        return text, False
+    if text.startswith(_UTF_16):
+        decoded = text.decode("utf-16", errors="ignore")  # the last character may be cut
+        return decoded[: decoded.rfind("\n") + 1].encode("utf-16"), True
+    return text[: text.rfind(b"\n") + 1], True
 
 
 def _in_arrow(text: bytes) -> Any:

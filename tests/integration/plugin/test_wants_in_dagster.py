@@ -20,6 +20,7 @@ from serving import serving
 from test_upstreams import Other
 
 from persist_assets import load_sources
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
@@ -27,6 +28,7 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runs import run_assets
 from persist_assets.plugin.runtime import ORIGIN_TAG
 from persist_assets.plugin.wants import REQUEST_TAG
+from persist_assets.wants.upstreams import sync_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -458,7 +460,11 @@ def test_upstream_partitions_trigger_builds_and_missed_deadlines_call_the_webhoo
         graph = location.definitions.resolve_asset_graph()
         assert graph.get(DAILY).parent_keys == {upstream, dg.AssetKey(["m", "f"])}
         assert stale(location, "daily") == {}
+        # Another process reads this one, or a turn that ended before its report.
         other.happens("partition-available", "data/users/2024-01-01")
+        settings = load_settings(location.root)
+        sync_all(Observer(settings, load_project(settings), location.ledger))
+        location.turn()
         location.turn()
         assert len(location.instance.fetch_materializations(upstream, limit=9).records) == 2
         assert stale(location, "daily") == {}

@@ -149,6 +149,18 @@ def test_a_directory_of_compressed_text_is_inspected_in_part(tmp_path: Path) -> 
     assert (columns(data), data.is_partial) == ({"a": "bigint", "b": "string"}, True)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_the_beginning_of_a_long_utf_16_file_ends_between_characters(
+    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\ufeffday,name\n" + "2024-01-01,\N{OWL}ਊ\n" * 40  # ਊ has the byte 0A
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    for size in range(400, 408):
+        monkeypatch.setattr(inspection, "_MOST_BYTES", size)
+        data = inspect_data(str(tmp_path / "a.csv"))
+        assert (columns(data), data.is_partial) == ({"day": "date", "name": "string"}, True)
+
+
 @pytest.mark.parametrize("names", [(), ("a.xlsx",), ("a.csv", "b.json"), (".hidden.csv",)])
 def test_unreadable_data_is_rejected_with_a_hint(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
