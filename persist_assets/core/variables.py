@@ -124,7 +124,7 @@ def _fits_decimal(value: VariableValue, kind: str) -> bool:
     exponent = number.as_tuple().exponent
     if not isinstance(exponent, int) or -exponent > int(scale or 0):
         return False
-    return abs(number) < Decimal(10) ** (int(precision) - int(scale or 0))
+    return number.copy_abs() < Decimal(10) ** (int(precision) - int(scale or 0))
 
 
 def spelled(value: VariableValue) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,9 @@ def constant(op: str, words: Sequence[str], typed: Sequence[Typed]) -> Typed | N
     >>> constant("-", (), cents)
     (Term(op='decimal', args=(), words=('0.05',)), 'decimal(3,2)')
     """
-    with localcontext(prec=_WIDE):
+    with localcontext(
+        Context(prec=_WIDE)
+    ):  # modules of the project may have changed the current one
         try:
             return _constant(op, words, typed)
         except (ValueError, OverflowError):
