@@ -81,9 +81,8 @@ def back_up(url: str, file: Path) -> int:
             copy_rows(url, f"sqlite:///{partial}", live=True)
         with closing(sqlite3.connect(partial)) as written:
             written.execute("PRAGMA journal_mode = DELETE")  # a backup is one file
-            (answer,) = written.execute("PRAGMA quick_check").fetchone()
-            if answer != "ok":
-                raise LedgerError(f"the backup {file} is corrupt: {answer}")
+        check_backup(partial, file)
+        with closing(sqlite3.connect(partial)) as written:
             query = "SELECT value FROM counters WHERE name = 'events'"
             (position,) = written.execute(query).fetchone()
         partial.rename(file)
@@ -94,6 +93,23 @@ def back_up(url: str, file: Path) -> int:
             with suppress(OSError):
                 partial.with_name(f"{partial.name}{end}").unlink(missing_ok=True)
     return position
+
+
+def check_backup(copy: Path, file: Path) -> None:
+    """Check that the copy of a backup is an intact database.
+
+    Raises
+    ------
+    LedgerError
+        It is not; the message names the original file.
+    """
+    try:
+        with closing(sqlite3.connect(copy)) as connection:
+            (answer,) = connection.execute("PRAGMA quick_check").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise LedgerError(f"{file} is not a ledger backup: {error}") from error
+    if answer != "ok":
+        raise LedgerError(f"the backup {file} is corrupt: {answer}")
 
 
 def _copy_pages(source: Path, target: Path) -> None:

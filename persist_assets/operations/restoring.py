@@ -24,7 +24,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.user import make_private
 from persist_assets.external.coverage import copy_root
-from persist_assets.ledger.backups import back_up, find_loss, prepare, put_back
+from persist_assets.ledger.backups import back_up, check_backup, find_loss, prepare, put_back
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.operations.environments import has_tables
@@ -75,7 +75,7 @@ def restore(settings: Settings, file: Path, *, force: bool = False) -> Restored:
     ConflictError
         Something would be lost, or is being built. Nothing was changed.
     LedgerError
-        The file is no backup, or one of the databases fails. Nothing was changed.
+        The file is not a backup, or is corrupt, or one of the databases fails. Nothing was changed.
     """
     if not file.is_file():
         raise NotFoundError(f"there is no file {file}", hint="name a backup")
@@ -84,7 +84,9 @@ def restore(settings: Settings, file: Path, *, force: bool = False) -> Restored:
         directory = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="restore-", dir=settings.state_dir)
         )
-        url = f"sqlite:///{Path(shutil.copyfile(file, Path(directory) / 'ledger.db'))}"
+        copy = Path(shutil.copyfile(file, Path(directory) / "ledger.db"))
+        check_backup(copy, file)
+        url = f"sqlite:///{copy}"
         backup, present = Ledger(url), Ledger(settings.ledger)
         stack.callback(present.close)
         stack.callback(backup.close)

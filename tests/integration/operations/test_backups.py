@@ -172,7 +172,7 @@ def test_an_unsafe_restore_is_rejected_and_changes_nothing(
     with pytest.raises(ConflictError, match="belongs to another ledger"):
         restore(settings, tmp_path / "other.db")
     (tmp_path / "text").write_text("no database" * 100)
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="text is not a ledger backup"):
         restore(settings, tmp_path / "text", force=True)
     with pytest.raises(NotFoundError):
         restore(settings, tmp_path / "none")
