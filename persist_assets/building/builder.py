@@ -514,7 +514,8 @@ class Builder:
             parked, self._parked = self._parked, {}
         for source_id, work in parked.items():
             self.observer.release(source_id)
-            self._record_failed(work, "its run ended before it started")
+            why = "the run ended or was interrupted before it published these rows"
+            self._record_failed(work, why)
 
     @delayed_interrupts()
     def leave_behind(self) -> None:

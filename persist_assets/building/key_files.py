@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.planning.increments import column_type, span
-from persist_assets.storage.changes import delta_pieces
+from persist_assets.storage.changes import delta_pieces, is_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,14 +67,15 @@ def spans_by_file(
     Returns
     -------
     dict
-        Without files whose statistics are uncertain. Empty if the rows are not in the order of the
-        column.
+        Without files whose statistics are uncertain, or have early dates, which Spark may shift.
+        Empty if the rows are not in the order of the column.
     """
     kind = column_type(snapshot.columns if snapshot else source.columns, column)
     if kind not in _KINDS:
         return {}
     pieces = pieces_of(reader, source, snapshot, column) or ()
     spans = {p.path: s[:2] for p in pieces if (s := span(p, column, kind)) is not None}
+    spans = {path: s for path, s in spans.items() if not is_early(s[0])}
     return spans if len(spans) > 1 and are_apart(spans.values()) else {}
 
 

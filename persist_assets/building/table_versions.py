@@ -83,7 +83,8 @@ class TableVersions:
         try:
             return self._slice(source_id, self.files_of(kind, source_id))
         except StorageError as error:
-            if kind not in ("lost", "old") or not isinstance(error.__cause__, FileNotFoundError):
+            kinds = ("lost", "old", "kept")
+            if kind not in kinds or not isinstance(error.__cause__, FileNotFoundError):
                 raise
             name = self.reader.project.by_id[source_id].name
             raise GoneError(
@@ -101,7 +102,7 @@ class TableVersions:
         if kind == "lost":
             return lost
         files = self.files(source_id)
-        unchanged = tuple(f for f in files if f not in {*added})
+        unchanged = change.before or tuple(f for f in files if f not in {*added})
         return {"new": files, "kept": unchanged, "old": (*unchanged, *lost)}[kind]
 
     def _slice(self, source_id: SourceID, files: tuple[str, ...] | None) -> DataFrame:
@@ -124,7 +125,8 @@ class TableVersions:
         else:
             files = self.reader.pins.pin(source).files or ()
         change = self.changes.get(source_id)
-        if change is not None and not {p.path for p in change.added} <= {*files}:
+        is_whole = change is None or change.before or {p.path for p in change.added} <= {*files}
+        if not is_whole:
             raise BuildError(f"the files of `{source.name}` do not match its log")
         return self._listed.setdefault(source_id, files)
 

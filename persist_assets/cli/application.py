@@ -109,6 +109,7 @@ class Invocation:
     keep_going: bool = False
     exclude: Sequence[str] = ()
     texts: dict[str, str] = field(default_factory=dict)
+    printed: set[Problem] = field(default_factory=set)
     _closing: list[Callable[[], None]] = field(default_factory=list)
 
     @cached_property
@@ -149,8 +150,7 @@ class Invocation:
         """The compiled project; prints problems that are not errors."""
         from persist_assets.compiler.load import require, sound
 
-        project = self.loaded.project
-        project = sound(project) if self.keep_going else require(project)
+        project = (sound if self.keep_going else require)(self.loaded.project)
         for problem in project.problems:
             print_problem(self, problem)
         return project
@@ -196,7 +196,7 @@ class Invocation:
 
     @contextmanager
     def naming_errors(self, *names: str) -> Generator[None]:
-        """Raise the errors of unsound sources before one of `names` is looked up.
+        """Raise the errors of unsound sources, printing no others, before names are looked up.
 
         Parameters
         ----------
@@ -208,11 +208,12 @@ class Invocation:
         SourcesError
             A name means only unsound sources, or a file that cannot be read may define it.
         """
+        from persist_assets.compiler.load import sound
         from persist_assets.planning.selection import find_declared
 
         for name in names:
             declared = find_declared(self.loaded.project, name)
-            if self.project.by_id.keys().isdisjoint(declared):
+            if sound(self.loaded.project).by_id.keys().isdisjoint(declared):
                 self.loaded.require(declared)
             if declared:
                 break
@@ -246,8 +247,7 @@ class Invocation:
         """Return the persisted sources that patterns select; none if there are no patterns."""
         from persist_assets.planning.selection import select
 
-        selectors = self.settings.selectors
-        return select(self.project, patterns, self.states, selectors, views=views)
+        return select(self.project, patterns, self.states, self.settings.selectors, views=views)
 
     def states(self) -> "dict[SourceID, frozenset[State]]":
         """Return the states of the tables of all persisted sources, according to a plan."""
@@ -559,7 +559,10 @@ def print_error(invocation: Invocation, error: PersistError) -> None:
 
 
 def print_problem(invocation: Invocation, problem: Problem) -> None:
-    """Print a problem on stderr, with the line that it is about."""
+    """Print a problem on stderr, with the line that it is about; once."""
+    if problem in invocation.printed:
+        return
+    invocation.printed.add(problem)
     if err.quiet:
         keys = {"action": "problem", "code": problem.code, "hint": problem.hint}
         level = {"error": logging.ERROR, "warning": logging.WARNING}.get(problem.severity, 20)
@@ -582,8 +585,7 @@ def _print_excerpt(invocation: Invocation, place: Location) -> None:
         root = invocation.root
     except SettingsError:
         return  # there is no project
-    lines = excerpt(root, place, invocation.texts)
-    if lines is not None:
+    if (lines := excerpt(root, place, invocation.texts)) is not None:
         err.print(lines, soft_wrap=True)
 
 
@@ -671,15 +673,13 @@ def _diverted(invocation: Invocation) -> Generator[None]:
 
 def in_words(value: Any) -> str:
     """Return a value of a JSON document in words."""
-    match value:
-        case bool():
-            return "yes" if value else "no"
-        case dict():
-            return ", ".join(f"{k}={v}" if v != "" else str(k) for k, v in value.items())
-        case list():
-            return ", ".join(map(str, value))
-        case _:
-            return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(in_words, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={in_words(v)}" if v != "" else str(k) for k, v in value.items())
+    return str(value)
 
 
 def in_bytes(n: int) -> str:

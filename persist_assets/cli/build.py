@@ -63,7 +63,15 @@ def build(
     if keep_going:
         invocation.keep_going = True
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
-    chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
+    for pattern in selection or () if keep_going else ():
+        with invocation.naming_errors(pattern):
+            pass  # a name of a source with errors is not unknown
+    with invocation.naming_errors():
+        chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
+    errors = invocation.project.errors
+    if not invocation.project.persisted and errors:
+        err.print("nothing can be built: all selected sources have errors")
+        raise SourcesError(errors)
     if not invocation.project.persisted:
         raise NotFoundError("no source is persisted", hint="annotate a source: --@ persist")
     if not chosen:  # no source is in the requested state
@@ -72,6 +80,8 @@ def build(
             print_json(empty)
         else:
             out.print("no sources selected: nothing to build")
+        if errors:
+            raise typer.Exit(exit_code(SourcesError))
         return
     source_ids = [s.source_id for s in chosen]
     keys, order = partition_keys(invocation, source_ids, partition, partition_range, first, last)

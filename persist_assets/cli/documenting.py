@@ -18,6 +18,8 @@ from persist_assets.cli.application import (
 )
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.model.columns import ColumnRef
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.user import make_private
 from persist_assets.planning.lineage import find_columns, trace
 
@@ -51,9 +53,38 @@ def lineage(
         left, right = (f"{key_of[c.source_id]}.{c.column}" for c in (a, b))
         out.print(f"{escape(left)} [dim]→[/] {escape(right)}", soft_wrap=True)
     if not edges:
-        err.print(f"the columns that {escape(source.key)} is computed from are unknown")
+        err.print(escape(_why_no_edges(invocation.project, source, column)), soft_wrap=True)
     if source.function is not None:
         err.print("[dim]the column lineage of functions is unknown[/]")
+
+
+def _why_no_edges(project: Project, source: Source, column: str | None) -> str:
+    """Return why no edge leads to or from a source's column, or any of its columns."""
+    name = column if column is not None else source.name
+    if source.raw is not None:
+        by_it = [s for s in project.sources if source in project.reach(s.bindings, _is_leaf)]
+        if not project.readers[source.source_id] and not by_it:
+            return f"`{source.name}` is raw data, and nothing reads it"
+        if any(not _has_lineage(project, s) for s in by_it):
+            return f"the columns that are computed from `{name}` are unknown"
+        return f"`{name}` is raw data, and no column is computed from it"
+    if not _has_lineage(project, source):
+        return f"the columns that `{name}` is computed from are unknown"
+    whose = f"`{name}`" if column is not None else f"each column of `{name}`"
+    return f"{whose} is computed from no column"
+
+
+def _has_lineage(project: Project, source: Source) -> bool:
+    """Whether it is known which columns those of a source are computed from.
+
+    Functions, and queries that the compiler cannot read, have no known columns.
+    """
+    read = project.reach(source.bindings, _is_leaf)
+    return all(s.columns for s in (source, *read)) and source.function is None
+
+
+def _is_leaf(source: Source) -> bool:
+    return source.is_leaf
 
 
 def _qualified(column: ColumnRef) -> str:

@@ -12,6 +12,7 @@ from persist_assets.cli.application import (
     Invocation,
     command,
     err,
+    in_words,
     out,
     print_json,
     source_names,
@@ -188,12 +189,17 @@ def _print_origin(document: dict[str, Any]) -> None:
 
 def _print_chain(name: str, value: Any) -> None:
     if isinstance(value, dict):
-        out.print(f"[bold]{name}[/]")
+        out.print(f"[bold]{_title(name)}[/]")
         for key, below in value.items():  # pyright: ignore[reportUnknownVariableType]
             if below not in (None, [], {}):
-                out.print(f"  {key:22}{escape(str(below))}", soft_wrap=True)  # pyright: ignore[reportUnknownArgumentType]
+                out.print(f"  {_title(key):22}{escape(in_words(below))}", soft_wrap=True)  # pyright: ignore[reportUnknownArgumentType]
     elif isinstance(value, list):
         for entry in value:  # pyright: ignore[reportUnknownVariableType]
             _print_chain(name.removesuffix("s"), entry)
     elif value is not None:
-        out.print(f"[bold]{name}[/] {escape(str(value))}", soft_wrap=True)
+        out.print(f"[bold]{_title(name)}[/] {escape(in_words(value))}", soft_wrap=True)
+
+
+def _title(key: str) -> str:
+    """Return a key of a JSON document in words."""
+    return key.removeprefix("is_").replace("_", " ")

@@ -365,8 +365,8 @@ def query(
     if strict:
         invocation.settings = replace(invocation.settings, strict=True)
     parsed, language = _parse(invocation, text, run)
+    bindings = invocation.loaded.bind(parsed, language)  # its errors are printed once
     reader = invocation.reader(fallback=_fallback(fallback), local=local)
-    bindings = invocation.loaded.bind(parsed, language)
     manifest = reader.observer.published()
     needs = invocation.loaded.needs_of(parsed, bindings)
     statement, read = reader.statement(parsed, bindings, manifest, needs=needs)

@@ -20,6 +20,7 @@ from persist_assets.cli.application import (
     print_json,
     spark_app,
 )
+from persist_assets.core.errors import LedgerError, SettingsError
 
 # -------------------------------------------------------------------------------------------- spark
 
@@ -226,6 +227,9 @@ def ledger_rebuild(invocation: Invocation) -> None:
         out.print(f"rebuilt from {n:,} events")
 
 
+_COPY = "persist ledger copy sqlite:///.persist/ledger.db postgresql://user@host/database"
+
+
 @command("copy", ledger_app)
 def ledger_copy(
     invocation: Invocation,
@@ -233,10 +237,15 @@ def ledger_copy(
     target: Annotated[str, typer.Argument(metavar="TO", help="The URL of an empty database.")],
 ) -> None:
     """Copy a whole ledger, exactly, into an empty database: all of it or nothing."""
-    from persist_assets.ledger.connection import shown
+    from persist_assets.ledger.connection import parse_url, shown
     from persist_assets.ledger.migrations import VERSION
     from persist_assets.ledger.transfer import copy_ledger
 
+    for url in (source, target):
+        try:
+            parse_url(url)
+        except LedgerError as error:
+            raise SettingsError(error.message, hint=f"for example, {_COPY}") from error
     copied = copy_ledger(source, target, tell=lambda name, n: err.print(f"{name}: {n} rows"))
     ends = {"from": shown(source), "to": shown(target)}
     if invocation.as_json:

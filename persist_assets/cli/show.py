@@ -1,5 +1,6 @@
 """`show`."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -112,9 +113,8 @@ def _show_failures(invocation: Invocation, source: Source, name: str, limit: int
     snapshot = invocation.ledger.manifests.find_snapshot(
         settings.environment, source.build_id, reads=settings.reads
     )
-    n_failed = next(
-        (c["failed_rows"] for c in _checks(invocation, source, snapshot) if c["name"] == name), None
-    )
+    result = next(c for c in _checks(invocation, source, snapshot) if c["name"] == name)
+    n_failed = result["failed_rows"]
     if invocation.as_json:
         columns = rows.column_names if rows is not None else []
         shown = [[*row.values()] for row in values]
@@ -128,9 +128,7 @@ def _show_failures(invocation: Invocation, source: Source, name: str, limit: int
         if not n_failed:
             out.print(escape(f"no rows are kept in {where}: none failed, or the check did not run"))
             return
-        why = (
-            f"{n_failed:,} rows of the published table fail: it was checked in another environment"
-        )
+        why = f"{n_failed:,} rows of the published table fail: {_why_none(result, root)}"
         out.print(escape(f"no rows are kept in {where}, but {why}"), soft_wrap=True)
         hint = f"persist check --data {source.key} --env {settings.environment}"
         out.print(f"  hint: {escape(hint)}", soft_wrap=True)
@@ -140,6 +138,15 @@ def _show_failures(invocation: Invocation, source: Source, name: str, limit: int
         printed.add_row(*(escape(str(value)) for value in row.values()))
     out.print(printed)
     out.print(f"[dim]{len(values):,} of {n:,} rows kept in {escape(root)}[/]", soft_wrap=True)
+
+
+def _why_none(result: Mapping[str, Any], root: str) -> str:
+    """Return why the rows that failed a check are not at their place."""
+    if result["kept_in"] == root:
+        return "the rows were kept, and deleted later"
+    if result["kept_in"] is None:
+        return "the check kept no rows when it ran"
+    return "it was checked in another environment"
 
 
 def _check_of(project: Project, source: Source, name: str) -> tuple[Source, str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from persist_assets.cli.application import Invocation, command, err, out, print_json
-from persist_assets.core.errors import SettingsError
+from persist_assets.core.errors import SettingsError, StorageError
 from persist_assets.core.object_stores import scheme_of
 from persist_assets.operations.starting import LANGUAGES, Language, begin, declarations
 from persist_assets.storage.inspection import Inspected, inspect_data
@@ -80,11 +80,19 @@ def _inspected(root: Path, data: Iterable[str]) -> dict[str, Inspected]:
     by_location: dict[str, Inspected] = {}
     for place in data:
         location = place if scheme_of(place) else str(Path(place).resolve())
-        inspected = inspect_data(location)
+        try:
+            inspected = inspect_data(location)
+        except StorageError as error:
+            hint = error.hint and error.hint.replace(location, place.rstrip("/"))
+            raise StorageError(error.message, hint=hint) from error
+        file = place
+        if inspected.file not in ("", location):
+            file = inspected.file.removeprefix(f"{Path.cwd()}/")
         if inspected.is_partial:
-            err.print(f"{place}: types were inferred from part of the data", markup=False)
+            which = f"part of the data, in {file}" if file != place else "part of the data"
+            err.print(f"{place}: types were inferred from {which}", markup=False, soft_wrap=True)
         if inspected.format == "csv" and "header" not in dict(inspected.options):
-            err.print(f"{place}: no header was recognized: columns are _c0, _c1, …", markup=False)
+            err.print(f"{file}: no header was recognized: columns are _c0, _c1, …", markup=False)
         inside = not scheme_of(place) and Path(location).is_relative_to(root)
         shown = Path(location).relative_to(root).as_posix() if inside else location
         by_location[shown] = inspected

@@ -16,6 +16,7 @@ from persist_assets.cli.application import (
     command,
     err,
     in_local_time,
+    in_words,
     out,
     print_json,
     quiet,
@@ -214,7 +215,7 @@ def _print_want(invocation: Invocation, want: Want) -> None:
         return
     for name, value in _document(want).items():
         if value not in (None, [], {}):
-            out.print(f"{name:24}{escape(str(value))}", soft_wrap=True)
+            out.print(f"{name.replace('_', ' '):24}{escape(in_words(value))}", soft_wrap=True)
 
 
 def _document(want: Want) -> dict[str, Any]:
@@ -379,7 +380,10 @@ def events(
     collected: list[Event] = []
     trimmed = invocation.ledger.events.trimmed_to()
     if since < trimmed:
-        err.print(f"hint: most events up to {trimmed} were archived: see `persist ledger trim`")
+        err.print(
+            f"hint: events up to {trimmed} may be missing: they were archived (see `persist ledger"
+            " trim`), or the ledger was restored from a backup"
+        )
     while True:
         page, following = invocation.ledger.events.search(
             since, limit=limit, kinds=kind or (), patterns=pattern or ()

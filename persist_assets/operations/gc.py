@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Holding
     from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
+    from persist_assets.storage.files import Found
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ def collect(
     *,
     removed: bool = False,
     dry_run: bool = False,
+    is_fresh: bool = True,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Collected]:
     """Delete all data that no manifest, no kept history and no running build needs.
@@ -93,6 +95,9 @@ def collect(
         copies that none of its sources need, and published tables that follow none of them.
     dry_run
         Only report what would be deleted.
+    is_fresh
+        The settings and the project were read just now. Otherwise failing rows that they do not
+        know may be those of newer code.
 
     Raises
     ------
@@ -111,7 +116,10 @@ def collect(
             export_manifest(load_settings(settings.root, environment=name), ledger)
     collected = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     collected += _sweep_temporary(settings, ledger, dry_run=dry_run)
-    collected += _sweep_failures(settings, project, ledger, dry_run=dry_run)
+    unneeded = _find_unneeded_failures(
+        settings, project, ledger, horizon, removed=removed, is_fresh=is_fresh
+    )
+    collected += _delete_failures(unneeded, dry_run=dry_run)
     collected += _sweep_published(
         settings, project, ledger, clock(), removed=removed, dry_run=dry_run
     )
@@ -371,12 +379,20 @@ def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> It
             yield Collected(f"{directory}/{token}", (), size)
 
 
-def _sweep_failures(
-    settings: Settings, project: Project, ledger: Ledger, *, dry_run: bool
-) -> Iterable[Collected]:
-    """Delete kept rows of checks that no longer keep any, and of environments that are gone.
+def _find_unneeded_failures(
+    settings: Settings,
+    project: Project,
+    ledger: Ledger,
+    horizon: datetime,
+    *,
+    removed: bool,
+    is_fresh: bool,
+) -> Iterable[tuple[str, Collected]]:
+    """Yield kept rows that no check keeps any more, or of environments that are gone.
 
-    Only the environment's own project says which checks keep rows.
+    Only the environment's own project says which checks keep rows. Rows that another version of the
+    code may keep stay until the `horizon` has passed them; if a file has errors, those of sources
+    that are not known stay.
     """
     needed = {
         failures_table(settings, ledger.events.log_id(), s, c.name).rpartition(f"{FAILURES}/")[2]
@@ -384,31 +400,45 @@ def _sweep_failures(
         for c in s.checks
         if c.keep_failures
     }
+    known = tuple(f"{s.key}@" for s in project.sources)
     others = {*settings.declared, *ledger.manifests.fetch_environments()}
-    own = settings.environment
 
-    def is_needed(table: str) -> bool:
-        name = table.partition("/")[0]
-        if name == own:
-            return f"{ledger.events.log_id()}/{table}" in needed
+    def is_needed(table: str, changed_ns: int) -> bool:
+        name, _, check = table.partition("/")
+        is_certain = is_fresh
+        if name == settings.environment:
+            is_known = check.startswith(known)
+            # A file with an error may define any source.
+            if (project.errors and not is_known) or f"{ledger.events.log_id()}/{table}" in needed:
+                return True
+            is_certain = is_fresh and (is_known or removed)
         # Before it publishes anything, an environment of a pattern is in no manifest.
-        return name in others or settings.is_temporary(name)
+        elif name in others or settings.is_temporary(name):
+            return True
+        return not is_certain and changed_ns / 1e9 >= horizon.timestamp()
 
     directory = f"{FAILURES}/{ledger.events.log_id()}"
     for warehouse in _warehouses(settings):
         root = f"{warehouse.rstrip('/')}/{directory}"
         if _is_linked(root, warehouse):
             continue
-        bytes_of: dict[str, int] = {}
+        files: dict[str, list[Found]] = {}
         for file in list_own(root):  # a table has its files in directories of its own
             table = file.location.removeprefix(f"{root}/").rsplit("/", 2)[0]
-            bytes_of[table] = bytes_of.get(table, 0) + file.bytes
-        for table, size in sorted(bytes_of.items()):
-            if is_needed(table):
-                continue
-            if not dry_run:
-                delete_directory(f"{root}/{table}")
-            yield Collected(f"{directory}/{table}", (), size)
+            files.setdefault(table, []).append(file)
+        for table, those in sorted(files.items()):
+            if not is_needed(table, max(file.changed_ns for file in those)):
+                size = sum(file.bytes for file in those)
+                yield f"{root}/{table}", Collected(f"{directory}/{table}", (), size)
+
+
+def _delete_failures(
+    unneeded: Iterable[tuple[str, Collected]], *, dry_run: bool
+) -> Iterable[Collected]:
+    for location, collected in unneeded:
+        if not dry_run:
+            delete_directory(location)
+        yield collected
 
 
 def _warehouses(settings: Settings) -> set[str]:

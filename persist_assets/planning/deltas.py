@@ -28,7 +28,7 @@ from persist_assets.planning.costs import (
 from persist_assets.planning.volumes import UNKNOWN, total
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.plans import Change, Estimates, Volume
@@ -204,7 +204,7 @@ def _derived(
         try:
             merging = project.merging(source.source_id, changed, grown)
             if merging.definitions == tuple(s.definition for s in base.states):
-                return merging
+                return _changed_map(project, merging, changed - grown) or merging
         except NoRule as error:
             log.debug(
                 "`%s` is not merged: %s", source.key, error.reason, extra={"action": "not-merged"}
@@ -217,11 +217,30 @@ def _derived(
         program = project.program(source.source_id, changed, grown)
     except NoRule as error:
         return error.why
+    why = program and _changed_map(project, program, changed - grown)
+    if why:
+        return why
     if program is not None and program.keys is None and not program.only_adds:
         maps = [c.name for c in base.columns if "map<" in (c.type or "").lower()]
         if maps:
             return f"its rows cannot be compared, because {maps[0]} is a MAP"
     return program
+
+
+def _changed_map(
+    project: Project, program: Program | Merging, lost: Collection[SourceID]
+) -> str | None:
+    """Return why the changed rows of a table that lost rows cannot be found; None: they can.
+
+    Spark sorts the entries of a MAP that it groups by, and makes numbers of NULLs in them
+    (Spark 4.3).
+    """
+    for source_id in sorted(lost):
+        table = project.by_id[source_id]
+        for n, name in program.columns.get(source_id, ()):
+            if "map<" in (table.known_columns[n].type or "").lower():
+                return f"changed rows of {table.name} cannot be compared: {name} is a MAP"
+    return None
 
 
 def describe(project: Project, source: Source, increment: Increment) -> str:

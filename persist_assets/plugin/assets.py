@@ -40,6 +40,7 @@ from persist_assets.plugin.events import (
     data_version,
     maker_of,
     partition_events,
+    raw_inputs,
     report_raw_versions,
 )
 from persist_assets.plugin.io_manager import PersistIOManager
@@ -69,21 +70,28 @@ limits that to those sources.
 AGAIN_TAG = "persist/again"
 """A run with this tag computes rows again: JSON, from and to by SourceID."""
 
-_WITH_PARTITIONS: ContextVar[bool] = ContextVar("parted", default=True)
+_OF_COMMAND: ContextVar[str | None] = ContextVar("of_command", default=None)
+"""The default environment, while sources are loaded for a run from our command line."""
 
 
 @contextmanager
-def of_all_partitions() -> Generator[None]:
-    """Load sources, within the block, as assets without partitions in Dagster.
+def of_command(default: str) -> Generator[None]:
+    """Load sources, within the block, for a run from our command line.
 
-    In one run, Dagster gives all partitioned assets the same partitions. Assets loaded here learn
-    from a tag which partitions to build (`PARTITIONS_TAG`), and report those that they built.
+    Their assets have no partitions in Dagster: in one run, Dagster gives all partitioned assets the
+    same partitions. They learn from a tag which partitions to build (`PARTITIONS_TAG`), and report
+    those that they built.
+
+    Parameters
+    ----------
+    default
+        The environment of code locations; see `code_version`.
     """
-    token = _WITH_PARTITIONS.set(False)
+    token = _OF_COMMAND.set(default)
     try:
         yield
     finally:
-        _WITH_PARTITIONS.reset(token)
+        _OF_COMMAND.reset(token)
 
 
 def load_sources(
@@ -189,7 +197,7 @@ def _definitions(
     for source in runtime.project.sources:
         if source.persisted:
             spec = translator.asset_spec(source)
-            if not _WITH_PARTITIONS.get():
+            if _OF_COMMAND.get() is not None:
                 deps = [d.asset_key for d in spec.deps]
                 spec = spec.replace_attributes(partitions_def=None, deps=deps)
             read = {s.asset_key for s in runtime.project.waits_for(source)}
@@ -395,6 +403,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
     Its definition is made as `dagster.multi_asset` makes it, which takes four times as long, most
     of it to look for what the function's signature says. Thousands of sources are thousands of ops.
     """
+    default = _OF_COMMAND.get() or runtime.settings.environment
 
     def build(context: Any, _inputs: Any) -> Iterator[Any]:
         run = context.run
@@ -416,8 +425,9 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
                 for observation in copy_observations(builder.observer, work.source):
                     if runtime.is_first(run.run_id, observation.asset_key):
                         context.log_event(observation)
-                yield _output(runtime, work)
-                yield from partition_events(context.instance, run, work)
+                inputs = raw_inputs(runtime, builder.observer, context.instance, work.source)
+                yield _output(work, inputs, default)
+                yield from partition_events(context.instance, builder.observer, run, work)
         except CheckFailedError as error:
             yield from _results(builder, source, error.results)
             raise dg.Failure(str(error), allow_retries=False) from error
@@ -523,12 +533,12 @@ def _results(
     )
 
 
-def _output(runtime: Runtime, work: PendingBuild) -> dg.Output[PendingBuild]:
-    """Return the output of a step, with the tags of its materialization."""
+def _output(work: PendingBuild, inputs: Mapping[str, str], default: str) -> dg.Output[PendingBuild]:
+    """Return the output of a step, with the tags of its materialization; see `code_version`."""
     environment = work.build.environment
-    tags = {ENVIRONMENT_TAG: environment}
-    if environment != runtime.settings.environment:
-        tags[CODE_VERSION] = code_version(runtime, work)
+    tags = {ENVIRONMENT_TAG: environment, **inputs}
+    if environment != default:
+        tags[CODE_VERSION] = code_version(work.source.build_id, environment, default)
     with beta():
         version = dg.DataVersion(data_version(work))
         return dg.Output(work, output_name="table", data_version=version, tags=tags)

@@ -7,6 +7,7 @@ here, in the same words.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,12 +19,19 @@ from persist_assets.building.observe import Observer
 from persist_assets.building.pins import Looked
 from persist_assets.building.stages import PendingBuild
 from persist_assets.compiler.frontends.annotation_values import numbered
+from persist_assets.core.errors import PersistError
 from persist_assets.core.model.checks import Check, CheckResult
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
+from persist_assets.core.partitions import expand
 from persist_assets.plugin.external import brought_metadata, looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
-from persist_assets.plugin.partitions import FIRST, PARTITION, partition_tags
+from persist_assets.plugin.partitions import (
+    FIRST,
+    PARTITION,
+    partition_tags,
+    requested_partitions,
+)
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
 
 CODE_VERSION = "dagster/code_version"
@@ -32,22 +40,30 @@ _IS_OURS = "dagster/data_version_is_user_provided"
 _INPUT, _POINTER = "dagster/input_data_version", "dagster/input_event_pointer"
 _UNTOLD, _NOWHERE = "INITIAL", "NULL"
 """Dagster's version, and its pointer to an event, for assets that have reported none."""
+_LOOKED_AT = "persist/looked-at"
+"""The tag of a raw table's version with the time at which its run started, in seconds."""
+_MOST_REPORTED = 500
+"""A build reports at most this many partitions that it left alone."""
 
 
 # ---------------------------------------------------------------------------------------- versions
 
 
-def code_version(runtime: Runtime, work: PendingBuild) -> str:
-    """Return the code version of a build.
+def code_version(build_id: str, environment: str, default: str) -> str:
+    """Return the code version of a build in an environment.
 
     Dagster knows an asset by its last materialization, in whichever environment that was. A
     materialization in another environment than the code location's must not count for the latter,
     even if both run the same code. So its code version names the environment, and Dagster shows
     the asset as out of date.
+
+    Parameters
+    ----------
+    default
+        The environment of the code location; of a run from our command line, that of a code
+        location started beside it.
     """
-    environment = work.build.environment
-    is_default = environment == runtime.settings.environment
-    return work.source.build_id if is_default else f"{work.source.build_id}@{environment}"
+    return build_id if environment == default else f"{build_id}@{environment}"
 
 
 def data_version(work: PendingBuild) -> str:
@@ -110,18 +126,22 @@ def build_events(
         metadata = output_metadata(builder, work, work.snapshot)
         tags = {
             ENVIRONMENT_TAG: work.build.environment,
-            CODE_VERSION: code_version(runtime, work),
+            CODE_VERSION: code_version(
+                work.source.build_id, work.build.environment, runtime.settings.environment
+            ),
             DATA_VERSION: data_version(work),
             _IS_OURS: "true",
         }
         for dep in runtime.deps[work.source.source_id]:
             name = dep.to_user_string()
             last = latest.get(name, LastEvent())
-            tags |= {f"{_INPUT}/{name}": last.version, f"{_POINTER}/{name}": last.pointer}
+            tags |= _input_tags(name, last)
+        tags |= raw_inputs(runtime, builder.observer, instance, work.source)
         partition = work.source.annotation.partition
         if partition is None:
             yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)
         else:
+            yield from _unchanged(instance, builder.observer, work, tags)
             for part in work.step.keys or ():
                 part_tags = {**tags, **partition_tags(partition, part)}
                 yield dg.AssetMaterialization(
@@ -135,24 +155,142 @@ def build_events(
 
 
 def partition_events(
-    instance: dg.DagsterInstance, run: dg.DagsterRun, work: PendingBuild
+    instance: dg.DagsterInstance, observer: Observer, run: dg.DagsterRun, work: PendingBuild
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield events for the partitions that a step computed, in a run without partitions.
 
     They have the tags of the step's own materialization, which is the run's last one of the asset.
-    Without these, Dagster would count the partitions as fresh whatever changes.
+    Without these, Dagster would count the partitions as fresh whatever changes. The partitions that
+    the step left alone come first; a run with partitions reports them outside of the run.
     """
     partition, key = work.source.annotation.partition, dg.AssetKey(work.source.asset_key)
-    if partition is None or not work.step.keys or not {PARTITION, FIRST}.isdisjoint(run.tags):
+    if partition is None:
         return
     latest = instance.fetch_materializations(key, limit=10).records
     records = (r for r in latest if r.run_id == run.run_id)
     tags = next((r.event_log_entry.tags or {} for r in records), None)
     if tags is None:  # other runs have materialized it often since
         return
-    for part in work.step.keys:
+    if not {PARTITION, FIRST}.isdisjoint(run.tags):
+        reported = requested_partitions(run, [work.source], {}).get(work.source.source_id, ())
+        for event in [*_unchanged(instance, observer, work, tags, reported)]:
+            instance.report_runless_asset_event(event)
+        return
+    yield from _unchanged(instance, observer, work, tags)
+    for part in work.step.keys or ():
         part_tags = {**tags, **partition_tags(partition, part)}
         yield dg.AssetMaterialization(key, partition=part, tags=part_tags)
+
+
+def _unchanged(
+    instance: dg.DagsterInstance,
+    observer: Observer,
+    work: PendingBuild,
+    tags: Mapping[str, str],
+    reported: Collection[str] = (),
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield events for partitions that a build left alone, because their rows cannot differ.
+
+    The newer data of an input would otherwise make them stale for ever. Their own data version
+    stays, so nothing that reads them becomes stale. Of many partitions, the last ones are reported.
+
+    Parameters
+    ----------
+    tags
+        The tags of the build's materialization.
+    reported
+        Partitions that are reported otherwise.
+    """
+    source, partition = work.source, work.source.annotation.partition
+    assert partition is not None
+    left = _current_keys(observer, work)
+    others = {*(work.step.keys or ()), *reported}
+    keys = [key for key in left if key not in others][-_MOST_REPORTED:]
+    if not keys:
+        return
+    asset_key = dg.AssetKey(source.asset_key)
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    ids = instance.get_latest_storage_id_by_partition(asset_key, kind, {*keys})
+    chosen = dg.AssetRecordsFilter(asset_key, storage_ids=[*ids.values()])
+    records = instance.fetch_materializations(chosen, limit=len(ids)).records if ids else ()
+    tags_by_key = {r.partition_key: r.event_log_entry.tags or {} for r in records}
+    # Dagster compares partitions of partitioned inputs with their own events.
+    by_key = observer.project.by_key
+    parted = {
+        _input_name(dg.AssetKey(key))
+        for key, other in by_key.items()
+        if other.annotation.partition is not None
+    }
+    compared = {CODE_VERSION, ENVIRONMENT_TAG, *(t for t in tags if t.startswith(f"{_INPUT}/"))}
+    for key in keys:
+        before = tags_by_key.get(key)
+        if before is None or all(before.get(t) == tags.get(t) for t in compared - parted):
+            continue
+        part_tags = {**tags, **partition_tags(partition, key)}
+        if before.get(ENVIRONMENT_TAG) == tags.get(ENVIRONMENT_TAG) and DATA_VERSION in before:
+            part_tags[DATA_VERSION] = before[DATA_VERSION]
+        yield dg.AssetMaterialization(asset_key, partition=key, tags=part_tags)
+
+
+def _current_keys(observer: Observer, work: PendingBuild) -> Sequence[str]:
+    """Return the partitions that a build records as those of the present data, in order."""
+    step = work.step
+    groups = step.partitions.filled if step.partitions else ()
+    table = step.snapshot.partitions if step.snapshot else None
+    if not groups or (not step.keys and table is not None and table.filled == groups):
+        return ()  # it records nothing new
+    return expand(observer.keys()[work.source.source_id], groups[0].runs)
+
+
+def _input_name(key: dg.AssetKey) -> str:
+    """Return the tag with the data version of an input."""
+    return f"{_INPUT}/{key.to_user_string()}"
+
+
+def _input_tags(name: str, event: LastEvent) -> dict[str, str]:
+    """Return the tags of a materialization that name the event of an input."""
+    return {f"{_INPUT}/{name}": event.version, f"{_POINTER}/{name}": event.pointer}
+
+
+_FEW = 20
+"""The number of events among which the one about the version that a run reads is looked for."""
+
+
+def raw_inputs(
+    runtime: Runtime, observer: Observer, instance: dg.DagsterInstance, source: Source
+) -> dict[str, str]:
+    """Return the tags of a materialization for the raw tables that its run read.
+
+    The run reads them at the versions that it began with. Dagster would name the last versions
+    reported, by which time another run may have seen newer data. Tables that other code locations
+    materialize have no version of ours.
+    """
+    tags: dict[str, str] = {}
+    for key in runtime.deps[source.source_id]:
+        table = observer.project.by_key.get(tuple(key.path))
+        if table is None or table.raw is None or table.source_id in observer.pins.fed:
+            continue
+        version, _ = _version_read(observer, table)
+        records = instance.fetch_materializations(key, limit=_FEW).records
+        if version is None or not records or records[0].run_id:
+            continue
+        events = [
+            LastEvent(str(r.storage_id), (r.event_log_entry.tags or {}).get(DATA_VERSION, _UNTOLD))
+            for r in records
+        ]
+        event, last = next((e for e in events if e.version == version), None), events[0]
+        with suppress(PersistError):  # an external table may be out of reach by now
+            is_known = event is not None or last.version == _UNTOLD
+            if not is_known and observer.pins.is_same(table, last.version, version):
+                event = last
+        tags |= _input_tags(key.to_user_string(), event or LastEvent(version=version))
+    return tags
+
+
+def _version_read(observer: Observer, source: Source) -> tuple[str | None, Looked | None]:
+    """Return the version of a raw table that a run reads; for an external one, how it was found."""
+    looked = observer.pins.look(source) if source.external is not None else None
+    return (looked.newest if looked else observer.pins.find_version(source)), looked
 
 
 def report_raw_versions(
@@ -167,6 +305,9 @@ def report_raw_versions(
     If another code location materializes the asset of a raw table, that is the asset's version: a
     report of ours would be taken for the asset's last materialization.
 
+    Another process of the run may have reported its versions before, and a run that started later
+    may have reported newer ones. Neither is followed by a version of this run.
+
     Parameters
     ----------
     maker
@@ -175,23 +316,30 @@ def report_raw_versions(
         Report all raw tables, not only external tables.
     """
     is_made_elsewhere = cache(lambda run_id: _is_made_elsewhere(instance, run_id, maker))
+    looked_at = f"{observer.started_at.timestamp():.6f}"
     for source in observer.project.sources:
         if source.raw is None or source.source_id in observer.pins.fed:
             continue
         if source.external is None and not all_kinds:
             continue
-        looked = observer.pins.look(source) if source.external is not None else None
-        version = looked.newest if looked else observer.pins.find_version(source)
+        version, looked = _version_read(observer, source)
         key = dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records
         event = records[0].asset_materialization if records else None
-        reported = ((event and event.tags) or {}).get(DATA_VERSION)
+        last = (event and event.tags) or {}
+        reported = last.get(DATA_VERSION)
         if records and is_made_elsewhere(records[0].run_id):
+            continue
+        if float(last.get(_LOOKED_AT, 0)) >= float(looked_at):
             continue
         if version is not None and (
             reported is None or not observer.pins.is_same(source, reported, version)
         ):
-            tags = {DATA_VERSION: version, ENVIRONMENT_TAG: observer.settings.environment}
+            tags = {
+                DATA_VERSION: version,
+                ENVIRONMENT_TAG: observer.settings.environment,
+                _LOOKED_AT: looked_at,
+            }
             metadata = looked_metadata(looked) if looked else None
             event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)
             instance.report_runless_asset_event(event)

@@ -30,7 +30,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.core.model.sources import Source
-from persist_assets.core.settings.load import find_root, load_settings
+from persist_assets.core.settings.load import environments_of, find_root, load_settings
 from persist_assets.core.settings.values import Settings
 from persist_assets.operations.home import find_home, opened_alone, write_home
 from persist_assets.operations.recovery import open_ledger
@@ -40,10 +40,15 @@ from persist_assets.plugin.assets import (
     AGAIN_TAG,
     FORCE_TAG,
     load_sources,
-    of_all_partitions,
+    of_command,
     op_name,
 )
-from persist_assets.plugin.events import CODE_VERSION, DATA_VERSION, checks_in_dagster
+from persist_assets.plugin.events import (
+    CODE_VERSION,
+    DATA_VERSION,
+    checks_in_dagster,
+    code_version,
+)
 from persist_assets.plugin.partitions import partitions_tag
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
 
@@ -130,9 +135,9 @@ def load_definitions(root: str, sources: str) -> dg.Definitions:
     return definitions[0]
 
 
-def project_job(root: str, sources: str) -> dg.JobDefinition:
+def project_job(root: str, sources: str, default: str) -> dg.JobDefinition:
     """Return a job of all assets of a project; Dagster calls this function by its name."""
-    with of_all_partitions():
+    with of_command(default):
         definitions = load_definitions(root, sources)
     job = dg.define_asset_job("persist_build", selection=dg.AssetSelection.all())
     return dg.Definitions.merge(definitions, dg.Definitions(jobs=[job])).resolve_job_def(job.name)
@@ -169,13 +174,13 @@ def run_assets(
     KeyboardInterrupt
         It was interrupted; likewise.
     """
-    os.environ["PERSIST_ENV"] = settings.environment
     sources = tuple(sources)
     settled: Mapping[SourceID, Snapshot] = {}
     with ExitStack() as stack:
+        default = stack.enter_context(_loading_in(settings))
         open_once = cache(lambda: stack.enter_context(open_instance(settings)))
         if reader is not None:
-            settled = _leave_out(open_once, reader, sources, settings.environment)
+            settled = _leave_out(open_once, reader, sources, default)
             sources = tuple(s for s in sources if s.source_id not in settled)
             if not sources:
                 return RunResult(None, success=True, settled=settled)
@@ -185,8 +190,25 @@ def run_assets(
         stack.enter_context(watched(progress or Progress()))
         if reader is not None:
             stack.enter_context(reading_as(reader.pins.shared()))
-        result = _execute(open_once(), settings, sources, tags, verbose=verbose)
+        result = _execute(open_once(), settings, sources, tags, default, verbose=verbose)
         return replace(result, settled=settled)
+
+
+@contextmanager
+def _loading_in(settings: Settings) -> Generator[str]:
+    """Load definitions in an environment, within the block, which gets the default one.
+
+    The default environment is that of a code location that is started beside the command.
+    """
+    default = os.environ.get("PERSIST_ENV")
+    os.environ["PERSIST_ENV"] = settings.environment
+    try:
+        yield default or environments_of(settings.root)[0]
+    finally:
+        if default is None:
+            del os.environ["PERSIST_ENV"]
+        else:
+            os.environ["PERSIST_ENV"] = default
 
 
 def _execute(
@@ -194,6 +216,7 @@ def _execute(
     settings: Settings,
     sources: Sequence[Source],
     tags: Mapping[str, str],
+    default: str,
     *,
     verbose: bool,
 ) -> RunResult:
@@ -201,7 +224,11 @@ def _execute(
     job = dg.build_reconstructable_job(
         "persist_assets.plugin.runs",
         "project_job",
-        reconstructable_kwargs={"root": str(settings.root), "sources": settings.sources},
+        reconstructable_kwargs={
+            "root": str(settings.root),
+            "sources": settings.sources,
+            "default": default,
+        },
     )
     level = "DEBUG" if verbose else "CRITICAL"
     with _insistent_interrupts() as signals:
@@ -231,12 +258,13 @@ def _leave_out(
     open_once: Callable[[], dg.DagsterInstance],
     reader: Reader,
     sources: Sequence[Source],
-    environment: str,
+    default: str,
 ) -> dict[SourceID, Snapshot]:
     """Return the sources that a run need not build, and record that they are up to date."""
     settled = find_settled(reader, sources)
     if settled:
-        reported = _reported(open_once(), reader.project, environment, settled.values())
+        environment = reader.settings.environment
+        reported = _reported(open_once(), reader.project, environment, default, settled.values())
         # What is above a source of the run may change.
         moving = {s.source_id for s in sources} - reported
         for source in reader.project.sources:
@@ -248,7 +276,11 @@ def _leave_out(
 
 
 def _reported(
-    instance: dg.DagsterInstance, project: Project, environment: str, settled: Iterable[Settled]
+    instance: dg.DagsterInstance,
+    project: Project,
+    environment: str,
+    default: str,
+    settled: Iterable[Settled],
 ) -> set[SourceID]:
     """Return the settled sources of which Dagster knows these rows, and that all checks passed."""
     by_key = {dg.AssetKey(s.source.asset_key): s for s in settled}
@@ -259,7 +291,7 @@ def _reported(
         tags = (materialization.tags if materialization else None) or {}
         if (tags.get(ENVIRONMENT_TAG), tags.get(CODE_VERSION), tags.get(DATA_VERSION)) == (
             environment,
-            some.source.build_id,
+            code_version(some.source.build_id, environment, default),
             some.snapshot.content,
         ):
             reported.add(some.source.source_id)

@@ -204,11 +204,14 @@ class Runtime:
         return Observer(self.settings, self.project, self._open_ledger(), fed=self.fed)
 
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
-        """Delete unneeded data in the environment of a run: see `operations.gc.collect`."""
+        """Delete unneeded data in the environment of a run: see `operations.gc.collect`.
+
+        People may build with newer sources than those of the code location.
+        """
         settings = self.settings_of(run)
         with self._lock:
             project = self._project(settings)
-        return collect(settings, project, self._open_ledger())
+        return collect(settings, project, self._open_ledger(), is_fresh=False)
 
     def trim(self) -> Trimmed:
         """Archive and delete old events, as the settings say: see `operations.trimming`."""

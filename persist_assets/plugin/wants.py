@@ -5,6 +5,7 @@ can be repeated: the ledger makes the requests, and a run's key is its request's
 """
 
 import json
+import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,13 +14,15 @@ import dagster as dg
 
 from persist_assets.building.observe import Observer
 from persist_assets.building.stages import PendingBuild
-from persist_assets.core.errors import ConflictError, PersistError
+from persist_assets.core.errors import CheckFailedError, ConflictError, PersistError
 from persist_assets.core.model.snapshots import Event
 from persist_assets.core.model.sources import Source
 from persist_assets.core.wants import Miss, Request
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.documents.events import EventDocument
 from persist_assets.plugin.events import (
     build_events,
+    check_events,
     fetch_last_events,
     maker_of,
     report_raw_versions,
@@ -42,6 +45,8 @@ _SLA_KINDS = ("sla-missed", "sla-recovered")
 _SYNCED = ("upstream-synced",)
 _MOST_REPORTED = 1_000
 """The number of available partitions after which a turn ends, as Dagster limits its time."""
+_LONGEST_S = 15
+"""The time after which a turn reports no further deadlines. Dagster ends a turn after 60 s."""
 
 
 # ----------------------------------------------------------------------------------------- the job
@@ -70,14 +75,23 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                     "still open and will be requested again"
                 )
             request_builder, published = builder.anew(request), list[PendingBuild]()
+            failed: list[tuple[Source, PersistError]] = []
             report_raw_versions(context.instance, request_builder.observer, maker_of(run))
             last_events = fetch_last_events(
                 context.instance, {k for deps in runtime.deps.values() for k in deps}
             )
             with logged(context, request_builder.progress):
                 is_built = run_request(
-                    request_builder, request, run_id=run.run_id, tell=published.extend
+                    request_builder,
+                    request,
+                    run_id=run.run_id,
+                    tell=published.extend,
+                    on_failure=lambda *of: failed.append(of),
                 )
+            for source, error in failed:
+                if isinstance(error, CheckFailedError):
+                    for arguments in check_events(request_builder, source, error.results):
+                        yield dg.AssetCheckEvaluation(**arguments)
             if not is_built:
                 ended = builder.ledger.requests.find(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
@@ -143,8 +157,23 @@ def _turn(
     observer: Observer, context: dg.SensorEvaluationContext, messages: list[str]
 ) -> list[Request]:
     """Process everything that is due for wants, and return the requests that need a run."""
-    ledger, environment = observer.ledger, observer.settings.environment
     cursor = _cursor(context.cursor)
+    try:
+        return _evaluated(observer, context, cursor, messages)
+    finally:  # what was reported is not reported twice
+        text = json.dumps(cursor, sort_keys=True)
+        if text != context.cursor:
+            context.update_cursor(text)
+
+
+def _evaluated(
+    observer: Observer,
+    context: dg.SensorEvaluationContext,
+    cursor: dict[str, Any],
+    messages: list[str],
+) -> list[Request]:
+    """Return the requests that need a run; `cursor` gets the new positions."""
+    ledger, environment = observer.ledger, observer.settings.environment
     now = observer.clock()
     for name in ("told", "upstreams"):
         cursor.setdefault(name, ledger.events.position())  # earlier events need not be reported
@@ -167,9 +196,6 @@ def _turn(
             cursor["due"] = min(dues).isoformat() if dues else None
     _report_deadlines(observer, context, cursor, messages)
     _report_upstreams(context.instance, observer, cursor, messages)
-    text = json.dumps(cursor, sort_keys=True)
-    if text != context.cursor:
-        context.update_cursor(text)
     requests = ledger.requests.fetch(environment, is_open=True)
     return [r for r in reversed(requests) if r.state == "requested"]
 
@@ -200,9 +226,11 @@ def _report_deadlines(
 ) -> None:
     """Report deadlines missed, or met late, since the last turn: as checks and to the webhook.
 
-    If the webhook does not answer, it is called again in the next turn; nothing waits for it.
+    If the webhook does not answer, it is called again in the next turn; nothing waits for it. If
+    the reports take long, the next turn goes on with them.
     """
     late: list[Miss] | None = None
+    end = time.monotonic() + _LONGEST_S
     lost = "deadlines that were missed before are not reported"
     for event, position in _new_events(observer, cursor["told"], _SLA_KINDS, messages, lost):
         if event is not None:
@@ -220,6 +248,8 @@ def _report_deadlines(
                 )
             _report(context.instance, observer, event, late)
         cursor["told"] = position
+        if time.monotonic() > end:
+            return
 
 
 def _new_events(
@@ -241,7 +271,8 @@ def _new_events(
     events, environment = observer.ledger.events, observer.settings.environment
     head, trimmed = events.position(), events.trimmed_to()
     if position < trimmed:
-        messages.append(f"the events up to {trimmed} were archived: {lost}")
+        why = "were archived, or the ledger was restored from a backup"
+        messages.append(f"the events up to {trimmed} {why}: {lost}")
         position = trimmed
         yield None, position
     while position < head:
@@ -268,14 +299,17 @@ def _report(
                     check_name=SLA_CHECK,
                     passed=not any(_is_of(source, miss.partition_ref) for miss in misses),
                     severity=dg.AssetCheckSeverity.ERROR,
-                    metadata={"event": dg.MetadataValue.json(dict(event.data))},
+                    metadata={
+                        "event": dg.MetadataValue.json(dict(event.data)),
+                        "environment": observer.settings.environment,
+                    },
                 )
             )
 
 
-def _open_misses(observer: Observer, source: Source) -> list[dict[str, Any]]:
+def _open_misses(ledger: Ledger, environment: str, source: Source) -> list[dict[str, Any]]:
     """Return the deadlines of a source that were missed and are not met yet."""
-    misses = observer.ledger.wants.fetch_misses(observer.settings.environment, only_open=True)
+    misses = ledger.wants.fetch_misses(environment, only_open=True)
     return [
         {
             "partition_ref": miss.partition_ref,
@@ -301,11 +335,13 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
     """Return the check that every missed deadline of a source has been met since."""
 
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        observer = runtime.observer()
-        late = _open_misses(observer, source)
-        return dg.AssetCheckResult(
-            passed=not late, metadata={"late": dg.MetadataValue.json(late[:100])}
-        )
+        try:
+            environment = runtime.settings_of(context.run).environment
+            late = _open_misses(runtime.observer().ledger, environment, source)
+        except PersistError as error:
+            raise dg.Failure(str(error)) from error
+        metadata = {"late": dg.MetadataValue.json(late[:100]), "environment": environment}
+        return dg.AssetCheckResult(passed=not late, metadata=metadata)
 
     check.__annotations__.clear()
     return dg.asset_check(

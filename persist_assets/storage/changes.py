@@ -174,12 +174,17 @@ def _parquet_piece(place: str, location: str) -> Piece:
                 exact &= field.name.lower() not in elsewhere
                 if statistics and is_complete and exact and len(statistics) == len(groups):
                     low, high = min(s.min for s in statistics), max(s.max for s in statistics)
-                    if isinstance(low, date) and low.year < LEGACY_BEFORE:
+                    if is_early(low):
                         continue
                     spans[field.name.lower()] = (low, high, any(s.null_count for s in statistics))
     except (OSError, OverflowError, ValueError, TypeError, ArrowException, StorageError):
         return Piece(place)
     return Piece(place, spans, rows=rows)
+
+
+def is_early(value: Any) -> bool:
+    """Whether Spark may read a date or a timestamp as another one; see `LEGACY_BEFORE`."""
+    return isinstance(value, date) and value.year < LEGACY_BEFORE
 
 
 def _chunks(group: Any, name: str) -> list[Any]:
@@ -343,7 +348,11 @@ def _stated_change(root: str, old: Any, new: Any) -> Change | None:
     n = _total(n_rows)
     if n is None or n != _more_rows(_counted(old, root), _counted(new, root)):
         return None
-    return Change(tuple(pieces[p] for p in sorted(came)), tuple(pieces[p] for p in sorted(went)))
+    added, lost = (tuple(pieces[p] for p in sorted(places)) for places in (came, went))
+    if came <= after:
+        return Change(added, lost)
+    # Files that came were united with others: those that stay are not known by the change.
+    return None if went else Change(added, before=tuple(sorted(before)))
 
 
 def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> str | None:

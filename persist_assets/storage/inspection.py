@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import StorageError
@@ -58,13 +58,16 @@ class Inspected:
     options
         The options with which Spark reads it.
     is_partial
-        Only the beginning of a long text was inspected.
+        Only a part of the data was inspected: the beginning of a long text, or one of many files.
+    file
+        The location of the text from which the columns were inferred; empty: they were not.
     """
 
     format: str
     columns: tuple[Column, ...]
     options: tuple[tuple[str, str], ...] = ()
     is_partial: bool = False
+    file: str = field(default="", compare=False)
 
 
 def inspect_data(
@@ -88,16 +91,7 @@ def inspect_data(
     shown = [f for f in files if f.bytes and not is_hidden_name(f.name)]
     if not shown:
         raise StorageError(f"there is no data at {location}", hint="name a file or a directory")
-    formats = {SUFFIXES[m[1].lower()] for f in shown if (m := _SUFFIX.search(f.name))}
-    if len(formats) != 1:
-        content = (
-            f"files of {' and '.join(sorted(formats))}" if formats else "no data in a known format"
-        )
-        raise StorageError(
-            f"{location} has {content}",
-            hint=f"name a Delta table, or files that end in {', '.join(f'.{s}' for s in SUFFIXES)}",
-        )
-    (form,) = formats
+    form = _format(location, shown)
     if form == "parquet":
         return Inspected(form, find_columns(RawTable(form, location), location))
     text, is_partial = _beginning(shown[0])
@@ -106,7 +100,38 @@ def inspect_data(
         if form == "csv"
         else _inspect_json(text, location)
     )
-    return replace(inspected, is_partial=is_partial or len(shown) > 1)
+    return replace(inspected, is_partial=is_partial or len(shown) > 1, file=shown[0].location)
+
+
+def _format(location: str, files: Sequence[Found]) -> str:
+    """Return the format of files that Spark reads as one table.
+
+    Raises
+    ------
+    StorageError
+        It is unknown, or the files differ: Spark would read all of them alike.
+    """
+    by_suffix: dict[str, Found] = {}
+    for file in files:
+        match = _SUFFIX.search(file.name)
+        by_suffix.setdefault(match[1].lower() if match else _last_suffix(file.name), file)
+    known = sorted({*by_suffix} & {*SUFFIXES})
+    formats = {SUFFIXES[s] for s in known}
+    if len(formats) == 1 and len(known) == len(by_suffix) and known != ["csv", "tsv"]:
+        return formats.pop()
+    hint = f"name a Delta table, or files that end in {', '.join(f'.{s}' for s in SUFFIXES)}"
+    if not formats:
+        raise StorageError(f"{location} has no data in a known format", hint=hint)
+    kinds = ", ".join(f".{s}" if s else "no suffix" for s in sorted(by_suffix))
+    directory = location.rstrip("/")
+    if by_suffix[known[0]].location == f"{directory}/{by_suffix[known[0]].name}":
+        hint = f"name files of one kind: persist raw {directory}/*.{known[0]}"
+    message = f"{location} has files of several kinds ({kinds}), which are not one table"
+    raise StorageError(message, hint=hint)
+
+
+def _last_suffix(name: str) -> str:
+    return name.rpartition(".")[2].lower() if "." in name else ""
 
 
 def _beginning(file: Found) -> tuple[bytes, bool]:

@@ -620,6 +620,7 @@ def run_request(
     *,
     run_id: str | None = None,
     tell: Callable[[Sequence[PendingBuild]], None] | None = None,
+    on_failure: Callable[[Source, PersistError], None] | None = None,
 ) -> bool:
     """Build the partitions of a request; all of them become visible, or none.
 
@@ -629,6 +630,8 @@ def run_request(
         Made for this request.
     tell
         Called with the builds that became visible.
+    on_failure
+        Called with the source that could not be built, and the reason.
 
     Returns
     -------
@@ -663,9 +666,11 @@ def run_request(
             if pool is not None:
                 pool.close()
             _record_failure(builder, request, targets, building, error)
-            if isinstance(error, PersistError):
-                return False
-            raise
+            if not isinstance(error, PersistError):
+                raise
+            if on_failure is not None and building is not None:
+                on_failure(building, error)
+            return False
         finally:
             builder.close()
         pool.close()

@@ -186,7 +186,7 @@ def _read_service(
                 raise NoAnswer("it refuses to return its history from the start")
             why = f"its history was reset: it had been read up to {at}"
             if not other and at < (_trimmed_in(page) or 0):
-                why = f"its events after {at} were archived before they were read"
+                why = f"its events after {at} were archived, or lost when its ledger was restored"
             at = last = 0
             log_id, trimmed = new_id, _trimmed_in(page)
             beginning = {"idx": 0, "log_id": log_id, "began_anew": True}

@@ -214,7 +214,10 @@ def _check_cursor(graph: Graph, query: EventsQuery, since: int) -> tuple[str, in
 
 
 def _missed(since: int, trimmed: int) -> str:
-    return f"events after the cursor {since} were archived and deleted, up to {trimmed}"
+    return (
+        f"events after the cursor {since}, up to {trimmed}, were archived and deleted, or the"
+        " ledger was restored from a backup"
+    )
 
 
 def _over(problem: str, head: int, log_id: str, trimmed: int) -> Refused:

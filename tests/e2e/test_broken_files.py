@@ -84,3 +84,29 @@ def test_a_malloy_query_fails_only_if_its_file_or_an_input_is_broken(
     assert "nowhere" in refusal("query", "bad.malloy:w", "--sql", cwd=root)
     assert "nowhere" in refusal("show", "bad.malloy", cwd=root)
     assert "`nothing`" in refusal("query", "on_bad.malloy:w", "--sql", cwd=root)
+
+
+def test_each_problem_is_printed_once(made: Callable[[dict[str, str]], Path]) -> None:
+    root = made(FILES)
+    message = "sources/bad.sql:1:27: error: `nothing`"
+    for words in (["query", "SELECT id FROM bad"], ["show", "bad"], ["explain", "bad"]):
+        shown = refusal(*words, cwd=root)
+        assert shown.count(message) == 1
+        assert "sources/other/twice.sql" not in shown, "other problems are not the reason"
+    shown = refusal("query", "SELECT id FROM nobody", cwd=root)
+    assert shown.count(message) <= 1
+
+
+def test_a_build_of_broken_sources_only_reports_their_errors(
+    made: Callable[[dict[str, str]], Path],
+) -> None:
+    files = FILES | {"good.sql": "--@ persist\nCREATE VIEW good AS SELECT nothing FROM t;"}
+    root = made(files)
+    shown = refusal("build", "--keep-going", cwd=root)
+    assert shown.count("sources/good.sql:2:28: error: `nothing`") == 1
+    assert shown.splitlines()[-1] == "nothing can be built: all selected sources have errors"
+    named = refusal("build", "--keep-going", "good", cwd=root)
+    assert "sources/good.sql:2:28: error: `nothing`" in named
+    assert "unknown source" not in named
+    (root / "sources" / "other.sql").write_text("--@ persist\nCREATE VIEW o AS SELECT id FROM t;")
+    assert "sources/good.sql" in refusal("build", "--keep-going", "good", cwd=root)

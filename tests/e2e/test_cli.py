@@ -201,6 +201,32 @@ def test_lineage_lists_edges_between_columns(root: Path) -> None:
     assert (refused.returncode, "`m/q` has no column `t`" in refused.stderr) == (4, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("n.n", "`n` is computed from no column"),
+        ("n", "each column of `n` is computed from no column"),
+        ("t", "`t` is raw data, and no column is computed from it"),
+        ("t.b", "`b` is raw data, and no column is computed from it"),
+        ("u", "`u` is raw data, and nothing reads it"),
+        ("w", "the columns that are computed from `w` are unknown"),
+        ("f", "the columns that `f` is computed from are unknown"),
+    ],
+)
+def test_lineage_without_edges_says_why(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "persist.toml").touch()
+    raw = "".join(f"CREATE TABLE {t} (b INT) USING parquet LOCATION '{t}';\n" for t in "tuw")
+    (tmp_path / "sources" / "m.sql").write_text(
+        f"{raw}CREATE VIEW n AS SELECT count(*) AS n FROM t"
+    )
+    function = "from persist_assets import model\n\n@model\ndef f(w):\n    return w\n"
+    (tmp_path / "sources" / "p.py").write_text(function)
+    done = persist("lineage", name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[0] == message
+
+
 @pytest.mark.proves("P36")
 def test_show_reports_column_comments_as_descriptions(root: Path) -> None:
     text = "CREATE VIEW d (c COMMENT 'What it counts.', other) AS SELECT 1, 2;"

@@ -256,7 +256,9 @@ def test_a_promotion_is_recorded_in_the_history_and_can_be_rolled_back(root: Pat
     assert [e["after"] for e in back["entries"]] == [None, None, None]
     assert json_of(root, "manifest", "--env", "prod")["entries"] == {}
     assert len(json_of(root, "history", "--env", "prod", "--limit", "1")) == 1
-    assert "rollback by" in run(root, "history", "--env", "prod").stdout
+    shown = run(root, "history", "--env", "prod").stdout.splitlines()
+    assert " rollback by " in shown[0]
+    assert shown[0].endswith(" to nothing")
     nothing = run(root, "rollback", "--env", "prod", "--to", "1")
     assert nothing.exit_code == 4
     assert "prod has no change 1" in nothing.stderr

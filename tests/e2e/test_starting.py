@@ -88,3 +88,21 @@ def test_spark_reads_files_through_generated_declarations(tmp_path: Path, server
     assert rows("text", f"id, {at}") == [[1, "2024-01-31 10:00:00"], [2, "2024-02-01 11:30:00"]]
     typed = f"id, {at}, tags[0].k AS k"
     assert rows("typed", typed) == [[1, "2024-01-31 10:00:00", 1]]
+
+
+def test_notes_on_inferred_types_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for name in ("1.csv", "2.csv"):
+        (tmp_path / "logs" / name).write_text("1,2\n")
+    done = persist("raw", "logs", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        0,
+        [
+            "logs: types were inferred from part of the data, in logs/1.csv",
+            "logs/1.csv: no header was recognized: columns are _c0, _c1, …",
+        ],
+    )
+    (tmp_path / "logs" / "LICENSE.txt").write_text("free")
+    refused = persist("raw", "logs/", cwd=tmp_path)
+    assert refused.returncode == 6
+    assert refused.stderr.endswith("hint: name files of one kind: persist raw logs/*.csv\n")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     ("words", "message"),
     [
         (["check", "--nope"], "No such option: --nope"),
+        (["ledger", "copy", "a", "sqlite:///b.db"], "`a` is not a database URL"),
+        (["ledger", "copy", "sqlite:///b.db", "c"], "`c` is not a database URL"),
         (["rollback", "--to", "3", "--steps", "2"], "--to and --steps cannot be combined"),
     ],
 )

@@ -49,6 +49,12 @@ def test_want_add_builds_the_partition_and_logs_each_step(root: Path) -> None:
     assert [w["want_id"] for w in document("want", "list", "--all", cwd=root)] == [made["want_id"]]
     explained = document("explain", REF, cwd=root)
     assert explained["wants"][0]["want_id"] == made["want_id"]
+    for words in (["want", "show", made["want_id"]], ["explain", REF]):
+        shown = persist(*words, cwd=root).stdout
+        assert "type=cli" in shown
+        assert not any(
+            mark in shown for mark in ("{", "['", "True", "is_current", "partition_ref ")
+        )
     assert explained["build"]["rows"] == 1
     assert document("sla", cwd=root) == []
     head = document("events", cwd=root)["next_idx"]

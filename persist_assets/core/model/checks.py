@@ -143,8 +143,8 @@ class Check:
 
 def _between(least: Scalar | None, most: Scalar | None) -> str:
     if least is None or most is None:
-        return f"at most {most}" if least is None else f"at least {least}"
-    return f"between {least} and {most}"
+        return f"at most {most!r}" if least is None else f"at least {least!r}"
+    return f"between {least!r} and {most!r}"
 
 
 def in_units(seconds: int) -> str:

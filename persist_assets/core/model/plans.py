@@ -164,6 +164,9 @@ class Change:
         The rows that changed as the table's change data feed has them; None: it has none.
     keys
         The keys of all rows that changed; None: not known.
+    before
+        The files that had the table's rows before, if rows were only added and some added files
+        have been united with others since. Otherwise the files that stay have these rows.
     """
 
     added: tuple[Piece, ...] = ()
@@ -174,6 +177,7 @@ class Change:
     total_bytes: int = field(default=0, compare=False)
     feed: Feed | None = None
     keys: TouchedKeys | None = None
+    before: tuple[str, ...] = ()
 
     @property
     def changed_bytes(self) -> int:

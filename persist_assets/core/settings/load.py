@@ -44,6 +44,7 @@ from persist_assets.core.settings.retention import read_retention
 from persist_assets.core.settings.selectors import read_selectors
 from persist_assets.core.settings.service import read_access
 from persist_assets.core.settings.spark import (
+    LEGACY_WRITES,
     REFUSED,
     SPARK_FIXED,
     SPARK_LOCAL,
@@ -219,6 +220,10 @@ def _spark(
     for key, default in REFUSED.items():
         if spark.get(key, default).lower() != default.lower():
             message = f"`{key}` must be {default}: queries are analyzed with the default"
+            raise SettingsError(message, location=at("spark", key))
+    for key in LEGACY_WRITES:
+        if spark.get(key, "").upper() == "LEGACY":
+            message = f"`{key}` must not be LEGACY: statistics of tables have dates as they are"
             raise SettingsError(message, location=at("spark", key))
     try:
         ZoneInfo(spark[TIMEZONE])

@@ -107,7 +107,10 @@ _HARMLESS = (
     "spark.sql.emr.",
     "spark.sql.error.",
     "spark.sql.event.",
-    "spark.sql.execution.arrow.",
+    "spark.sql.execution.arrow.compression.",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.pyspark.selfDestruct.",
     "spark.sql.execution.interruptOnCancel",
     "spark.sql.execution.pandas.udf.",
     "spark.sql.execution.pyspark.udf.",
@@ -246,6 +249,12 @@ REFUSED: Mapping[str, str] = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 """Settings that change what a query says. It is analysed as Spark reads it by default."""
+
+LEGACY_WRITES = (
+    "spark.sql.parquet.datetimeRebaseModeInWrite",
+    "spark.sql.parquet.int96RebaseModeInWrite",
+)
+"""Settings by which Spark writes early dates that no other program reads as they were."""
 
 _NO_TYPES = (
     TIMEZONE,

@@ -223,8 +223,9 @@ def _rule(
     rule = make(importer, origin, test.column, values, only_warns)
     if "where" in settings:
         where = translate_condition(str(settings["where"]), importer.project.dialect)
-        failing = rule.failing.replace("{table}", f"(SELECT * FROM {{table}} WHERE {where})")
-        rule = parts.Rule(origin, "where", origin.name, "", failing, only_warns)
+        failing = rule.failing.replace("{table}", f"(SELECT * FROM {{table}} WHERE {where.sql})")
+        notes = tuple(dict.fromkeys((*rule.notes, *where.notes)))
+        rule = parts.Rule(origin, "where", origin.name, "", failing, only_warns, notes=notes)
     return rule
 
 
@@ -336,9 +337,10 @@ def _expression(
     importer: Importer, origin: Origin, column: str | None, values: dict[str, Any], only_warns: bool
 ) -> Rule:
     written = f"{column or ''} {values['expression']}".strip()
-    sql = translate_condition(written, importer.project.dialect)
+    translated = translate_condition(written, importer.project.dialect)
     name = re.sub(r"\W+", "_", written).strip("_")[:40]
-    return parts.condition(origin, name or "condition", sql, only_warns=only_warns)
+    sql, notes = translated.sql, translated.notes
+    return parts.condition(origin, name or "condition", sql, only_warns=only_warns, notes=notes)
 
 
 def _combination(
@@ -482,8 +484,9 @@ def _constraint(
     if kind == "not_null" and columns:
         return [parts.not_null(origin, _column(c)) for c in columns]
     if kind == "check" and entry.get("expression"):
-        sql = translate_condition(str(entry["expression"]), dialect)
-        return [parts.condition(origin, origin.name[:40], sql)]
+        translated = translate_condition(str(entry["expression"]), dialect)
+        name, notes = origin.name[:40], translated.notes
+        return [parts.condition(origin, name, translated.sql, notes=notes)]
     raise UntranslatableError(f"constraints of the type `{kind}` have no counterpart")
 
 

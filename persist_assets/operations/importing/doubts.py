@@ -16,15 +16,27 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.operations.importing.rewriting import (
+    ARITHMETIC,
+    BYTES,
+    IMPLICIT,
+    LISTS,
     PRESTO,
     TSQL,
+    WHOLE,
     WITHOUT_ESCAPE,
     integer,
     is_date,
+    is_text,
+    may_be_decimal,
+    number_kind,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+REGROUPED = "regrouped"
+"""The mark of parentheses that may be wrong."""
 
 
 # ---------------------------------------------------------------------------------------- functions
@@ -199,7 +211,86 @@ def _may_truncate(node: exp.Div) -> bool:
     )
 
 
-_WHOLE = (exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.Length, exp.Predicate, exp.Boolean)
+def _is_decimal_division(node: exp.Div) -> bool:
+    """Whether a division may be one of decimals, and has no note about integers."""
+    return may_be_decimal(node) and not _may_truncate(node)
+
+
+def _may_be_rounded(node: exp.Div) -> bool:
+    return _may_truncate(node) or may_be_decimal(node)
+
+
+def _marked(mark: str) -> Callable[[Any], bool]:
+    return lambda node: bool(node.meta.get(mark))
+
+
+def _is_fraction(node: exp.Literal) -> bool:
+    """Whether a number is a DECIMAL in Spark, and neither the share of a percentile nor cast."""
+    has_point = not node.is_string and not node.is_int and "e" not in node.name.lower()
+    above = node.parent
+    return has_point and not isinstance(above, exp.Cast | exp.Anonymous | exp.DataTypeParam)
+
+
+def _may_show_double(node: exp.Cast) -> bool:
+    """Whether a cast to a text that the query has may be one of a double."""
+    value = node.this.unnest()
+    is_known = isinstance(value, exp.Cast) and not value.is_type(*exp.DataType.FLOAT_TYPES)
+    is_double = not (is_known or isinstance(value, _NO_DOUBLES) or is_text(value))
+    is_whole = number_kind(value) == "integer"
+    is_shown = node.is_type(*exp.DataType.TEXT_TYPES) and not node.meta.get(IMPLICIT)
+    return is_shown and is_double and not is_whole
+
+
+_NO_DOUBLES = (
+    exp.Literal,
+    exp.Null,
+    exp.Predicate,
+    exp.Boolean,
+    exp.CurrentDate,
+    exp.CurrentTimestamp,
+    exp.DateTrunc,
+    exp.TimestampTrunc,
+    exp.Extract,
+    exp.TimeToStr,
+    exp.Array,
+)
+
+
+def _is_of(*kinds: str) -> Callable[[Any], bool]:
+    """Return whether a cast is one to some types."""
+    return lambda node: bool(node.is_type(*kinds))
+
+
+def _has_length(node: exp.Cast) -> bool:
+    return bool(node.is_type("char", "nchar", "varchar", "nvarchar") and node.to.expressions)
+
+
+def _ignores_case(node: Any) -> bool:
+    """Whether texts with letters may be compared or grouped."""
+    if isinstance(node, exp.Join):
+        return bool(node.args.get("using"))
+    if isinstance(node, exp.Window):
+        return bool(node.args.get("partition_by"))
+    if isinstance(node, exp.Group | exp.Distinct):
+        return True
+    if isinstance(node, exp.SetOperation):
+        return bool(node.args.get("distinct"))
+    others = node.expressions if isinstance(node, exp.In) else [node.expression]
+    return _may_have_letters(node.this) and (not others or any(map(_may_have_letters, others)))
+
+
+def _may_have_letters(node: Any) -> bool:
+    """Whether a value may be a text with letters."""
+    node = node.unnest()
+    if isinstance(node, exp.Literal):
+        return bool(node.is_string) and any(c.isalpha() for c in node.name)
+    if isinstance(node, exp.Cast):
+        return is_text(node)
+    is_other = isinstance(node, exp.Null | exp.Boolean | exp.CurrentDate | exp.CurrentTimestamp)
+    return not is_other and not number_kind(node)
+
+
+_WHOLE = (*WHOLE, exp.Predicate, exp.Boolean)
 
 
 def _may_round(node: exp.Cast) -> bool:
@@ -321,9 +412,98 @@ _DIFFERENCES: Sequence[_Difference] = (
         ("postgres", "redshift", *PRESTO, *TSQL, "sqlite"),
         (exp.Div,),
         _may_truncate,
-        "check `/`: two integers give an integer in {}, and a double in Spark",
+        "check `/`: two integers give an integer in {}, and a double in Spark; decimals may get"
+        " other digits",
     ),
-    _Difference(("snowflake",), (exp.Div,), _may_truncate, "check `/`: {} rounds it to six digits"),
+    _Difference(
+        ("postgres", "redshift", *PRESTO, *TSQL, "sqlite"),
+        (exp.Div,),
+        _is_decimal_division,
+        "check `/`: decimals may get other digits in {} than in Spark",
+    ),
+    _Difference(
+        ("bigquery", "mysql", "oracle"),
+        (exp.Div,),
+        may_be_decimal,
+        "check `/`: decimals may get other digits in {} than in Spark",
+    ),
+    _Difference(
+        ("snowflake",), (exp.Div,), _may_be_rounded, "check `/`: {} rounds it to six digits"
+    ),
+    _Difference(
+        ("bigquery",),
+        (exp.Literal,),
+        _is_fraction,
+        "check numbers with fractions: `0.1` is a double in {}, and a decimal in Spark",
+    ),
+    _Difference(
+        (),
+        (exp.Paren,),
+        _marked(REGROUPED),
+        "check bit operators and `||`: {} may apply them in another order; put parentheses there",
+    ),
+    _Difference(
+        ("duckdb", "postgres", "redshift"),
+        (exp.BitwiseNot,),
+        lambda node: isinstance(node.parent, ARITHMETIC),
+        "check `~`: in {} it may apply to the sum, and not only to the next operand",
+    ),
+    _Difference(
+        (),
+        (exp.Cast,),
+        _may_show_double,
+        "check casts to texts: doubles may look different in {} and in Spark",
+    ),
+    _Difference(
+        ("redshift",),
+        (exp.Anonymous,),
+        _marked(BYTES),
+        "check casts to VARCHAR(n): {} counts bytes, Spark characters",
+    ),
+    _Difference(
+        TSQL,
+        (exp.Cast,),
+        _is_of("varchar", "nvarchar"),
+        "check casts to VARCHAR: {} cuts long texts, Spark does not",
+    ),
+    _Difference(
+        ("postgres", "redshift", "snowflake", "oracle", *PRESTO, *TSQL),
+        (exp.Cast,),
+        _is_of("char", "nchar", "bpchar"),
+        "check casts to CHAR: {} cuts or fills texts, Spark does not",
+    ),
+    _Difference(
+        ("mysql",),
+        (exp.Cast,),
+        _has_length,
+        "check casts to CHAR(n): {} cuts long texts, Spark does not",
+    ),
+    _Difference(
+        ("duckdb",),
+        (exp.Concat,),
+        _marked(LISTS),
+        "check `concat`: {} joins lists to a list, here they become a text",
+    ),
+    _Difference(
+        ("mysql", *TSQL),
+        (
+            exp.EQ,
+            exp.NEQ,
+            exp.GT,
+            exp.GTE,
+            exp.LT,
+            exp.LTE,
+            exp.In,
+            exp.Like,
+            exp.Group,
+            exp.Distinct,
+            exp.SetOperation,
+            exp.Join,
+            exp.Window,
+        ),
+        _ignores_case,
+        "check texts: {} may ignore case and trailing blanks when it compares or groups them",
+    ),
     _Difference(
         ("duckdb",),
         (exp.IntDiv,),

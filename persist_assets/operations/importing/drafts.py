@@ -63,6 +63,8 @@ class Rule:
         A failure does not stop anything.
     keeps_failures
         Failing rows are stored. All checks of one kind store them, or none does.
+    notes
+        What should be looked at.
     """
 
     origin: Origin
@@ -72,6 +74,7 @@ class Rule:
     failing: str
     only_warns: bool = False
     keeps_failures: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -189,14 +192,21 @@ def _wrapped(start: str, parts: Sequence[str]) -> list[str]:
 
 
 def text(value: str) -> str:
-    """Return a text as a value of an annotation."""
-    plain = " ".join(value.split())
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """Return a text, with its white space, as a value of an annotation."""
+    plain = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if _is_plain(c) else f"\\u{ord(c):04x}" for c in plain) + '"'
+
+
+def _is_plain(char: str) -> bool:
+    """Whether a character can stand in a line of an annotation."""
+    return char >= " " and char not in "\x7f\x85\u2028\u2029"
 
 
 def word(value: str) -> str:
     """Return a name as a key or a value of an annotation."""
-    return value if re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII) else text(value)
+    return (
+        value if re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII) else text(" ".join(value.split()))
+    )
 
 
 def tags(names: Sequence[str], origin: Origin, drafts: Drafts) -> list[str]:
@@ -263,10 +273,17 @@ def relationship(
     return Rule(origin, "relationship", word(column), value, failing, only_warns)
 
 
-def condition(origin: Origin, name: str, sql: str, *, only_warns: bool = False) -> Rule:
+def condition(
+    origin: Origin,
+    name: str,
+    sql: str,
+    *,
+    only_warns: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Rule:
     """Return the check that a condition is false for no row."""
     failing = f"SELECT * FROM {{table}} WHERE NOT ({sql})"
-    return Rule(origin, "expr", word(name), f"={text(sql)}", failing, only_warns)
+    return Rule(origin, "expr", word(name), f"={text(sql)}", failing, only_warns, notes=notes)
 
 
 def row_count(origin: Origin, least: int, *, only_warns: bool = False) -> Rule:

@@ -36,6 +36,11 @@ WITHOUT_ESCAPE = ("duckdb", "snowflake", *TSQL, *PRESTO)
 """Dialects whose LIKE has no escape character unless the query names one."""
 _SAME_LENGTH = ("WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 """Units in which Spark counts complete units, like some functions of other dialects."""
+_CUTS = ("postgres", "redshift", "snowflake", *PRESTO)
+"""Dialects in which a cast to VARCHAR(n) cuts longer texts."""
+BYTES, IMPLICIT, LISTS = "bytes", "implicit", "lists"
+"""Marks of nodes: a length in bytes, a cast that the query lacks, a call that may join lists."""
+ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _LOG_10 = ("duckdb", "postgres", "redshift")
 FIELDS = frozenset(
     """
@@ -349,6 +354,94 @@ def is_date(node: Any) -> bool:
     return is_cast or isinstance(node, exp.CurrentDate)
 
 
+# ------------------------------------------------------------------------- divisions, casts, concat
+
+
+def _division(node: Any, dialect: str) -> Any:
+    """Divide doubles, as DuckDB does."""
+    if dialect == "duckdb" and may_be_decimal(node):
+        node.set("this", exp.Cast(this=node.left, to=exp.DataType.build("double")))
+    return None
+
+
+def may_be_decimal(node: exp.Div) -> bool:
+    """Whether a division may be one of decimals: certainly not of a double or two integers."""
+    if isinstance(node.left.unnest(), exp.Interval):
+        return False
+    kinds = (number_kind(node.left), number_kind(node.right))
+    return "double" not in kinds and kinds != ("integer", "integer")
+
+
+def number_kind(node: Any) -> str:
+    """Return ``integer`` or ``double`` for a number that certainly is one; else an empty text."""
+    node = node.unnest()
+    if isinstance(node, exp.Literal) and not node.is_string:
+        return "integer" if node.is_int else "double" if "e" in node.name.lower() else ""
+    if isinstance(node, exp.Cast):
+        if node.is_type(*exp.DataType.INTEGER_TYPES):
+            return "integer"
+        return "double" if node.is_type(*exp.DataType.FLOAT_TYPES) else ""
+    if isinstance(node, WHOLE):
+        return "integer"
+    if isinstance(node, exp.Window | exp.Neg | exp.Filter | exp.Sum):
+        return number_kind(node.this)
+    if not isinstance(node, ARITHMETIC):
+        return ""
+    kinds = {number_kind(node.left), number_kind(node.right)}
+    if "double" in kinds:
+        return "double"
+    return ("double" if isinstance(node, exp.Div) else "integer") if kinds == {"integer"} else ""
+
+
+WHOLE = (exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.Length)
+
+
+def _cut(node: Any, dialect: str) -> Any:
+    """Cut a text to the length of its type, which Spark's casts ignore."""
+    digits = node.to.expressions
+    is_varchar = bool(digits) and node.is_type("varchar", "nvarchar")
+    if dialect not in _CUTS or not is_varchar or not digits[0].this.is_int:
+        return None
+    text = node.copy()
+    text.set("to", exp.DataType.build("text"))
+    cut = call("LEFT", text, digits[0].this.copy())
+    cut.meta[BYTES] = dialect == "redshift"
+    return cut
+
+
+def is_text(node: Any) -> bool:
+    """Whether a value certainly is a text."""
+    node = node.unnest()
+    if isinstance(node, exp.Cast):
+        return bool(node.is_type(*exp.DataType.TEXT_TYPES))
+    return bool(node.is_string) or isinstance(node, _TEXTS)
+
+
+_TEXTS = (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.DPipe, exp.Replace, exp.Concat)
+
+
+def _as_texts(node: Any, dialect: str) -> Any:
+    """Join the arguments of `concat` as texts, without the NULLs."""
+    values = node.expressions
+    if not node.args.get("coalesce") or any(isinstance(value, exp.Array) for value in values):
+        return None
+    node.set("coalesce", False)
+    if dialect == "redshift":
+        return None  # one NULL makes the text NULL
+    node.meta[LISTS] = dialect == "duckdb" and not any(map(is_text, values))
+    node.set("expressions", [_without_null(value) for value in values])
+    return None
+
+
+def _without_null(value: Any) -> Any:
+    if value.is_string:
+        return value
+    if not is_text(value):
+        value = exp.Cast(this=value, to=exp.DataType.build("text"))
+        value.meta[IMPLICIT] = True
+    return call("COALESCE", value, exp.Literal.string(""))
+
+
 # --------------------------------------------------------------------------------------- aggregates
 
 
@@ -602,6 +695,10 @@ _RULES: Mapping[type[Any], Callable[[Any, str], Any]] = {
     exp.DayOfMonth: _same,
     exp.YearOfWeek: _year_of_week,
     exp.Sub: _dates_apart,
+    exp.Div: _division,
+    exp.Cast: _cut,
+    exp.TryCast: _cut,
+    exp.Concat: _as_texts,
     exp.PercentileCont: _percentile,
     exp.PercentileDisc: _percentile,
     exp.Quantile: _quantile,

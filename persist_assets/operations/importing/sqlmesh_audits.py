@@ -98,9 +98,10 @@ def _forall(
 
 
 def _condition(written: str, origin: Origin, dialect: str, only_warns: bool) -> Rule:
-    sql = translate_condition(written, dialect)
+    translated = translate_condition(written, dialect)
     name = re.sub(r"\W+", "_", written).strip("_").lower()[:40] or "condition"
-    return parts.condition(origin, name, sql, only_warns=only_warns)
+    sql, notes = translated.sql, translated.notes
+    return parts.condition(origin, name, sql, only_warns=only_warns, notes=notes)
 
 
 def _range(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,21 @@ _DOCS = re.compile(r"\{%-?\s*docs\s+(\w+)\s*-?%\}(.*?)\{%-?\s*enddocs\s*-?%\}", 
 
 _PARENTS = {"redshift": "postgres", "databricks": "spark"}
 """The adapter whose macros an adapter has, too."""
+
+
+_OF_DBT = frozenset(
+    """
+    adapter api as_bool as_native as_number as_text builtins cloud codegen column_name compiled_code
+    connection_name context database database_schemas dbt dbt_date dbt_expectations dbt_utils
+    dbt_version diff_of_two_dicts dispatch elementary env_var exceptions execute flags fromjson
+    fromyaml graph invocation_args_dict invocation_id load_result local_md5 metric metrics model
+    modules on_run_end_context post_hooks pre_hooks print project_name results run_query
+    run_started_at schema schemas selected_resources set set_strict sql sql_now statement
+    store_raw_result store_result submit_python_job target thread_id this tojson toyaml
+    try_or_compiler_error validation write zip zip_strict
+    """.split()
+)
+"""Names that templates have in dbt, also those of common packages."""
 
 
 class UncertainError(Exception):
@@ -182,6 +198,9 @@ class Templates:
             environment = SandboxedEnvironment(
                 undefined=jinja2.StrictUndefined, extensions=["jinja2.ext.do"]
             )
+            for uses in (environment.tests, environment.filters):
+                names = list(uses) if uses is environment.tests else ["default", "d"]
+                uses |= {name: _certain(uses[name]) for name in names}
             macros: list[tuple[list[str], Any]] = []
             for text in self.macros.values():
                 plain, _ = without_blocks(text)
@@ -211,6 +230,22 @@ def _only_dbt(message: str) -> str:
     name = re.match(r"'([\w.]+)' is undefined", message)
     shown = f"`{name[1]}`" if name else message
     return f"{shown} is known only to dbt"
+
+
+def _certain(use: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test or filter that does not take names of dbt for undefined ones."""
+    import jinja2
+
+    @wraps(use)
+    def checked(*values: Any, **named: Any) -> Any:
+        for value in values:
+            is_undefined = isinstance(value, jinja2.Undefined)
+            name = getattr(value, "_undefined_name", None) if is_undefined else None
+            if name in _OF_DBT:
+                raise UncertainError(f"`{name}` is known only to dbt")
+        return use(*values, **named)
+
+    return checked
 
 
 def _return(value: Any = None) -> Any:

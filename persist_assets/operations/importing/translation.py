@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.tokenizer_core import TokenType
+from sqlglot.transforms import unnest_to_explode
 
-from persist_assets.core.dialect import quote
-from persist_assets.operations.importing.doubts import doubts
-from persist_assets.operations.importing.rewriting import refusal, rewrite, unknown_field
+from persist_assets.compiler.frontends.sql_functions import one_line
+from persist_assets.core.dialect import quote, tokenize
+from persist_assets.operations.importing.doubts import REGROUPED, doubts
+from persist_assets.operations.importing.rewriting import (
+    ARITHMETIC,
+    PRESTO,
+    refusal,
+    rewrite,
+    unknown_field,
+)
 from persist_assets.operations.starting import written_name
 
 if TYPE_CHECKING:
@@ -38,6 +46,20 @@ _MODIFIERS = (
     exp.Qualify,
 )
 """Clauses that the written query must have as often as the tree."""
+
+
+_GROUPED = (
+    exp.BitwiseAnd,
+    exp.BitwiseOr,
+    exp.BitwiseXor,
+    exp.BitwiseLeftShift,
+    exp.BitwiseRightShift,
+    exp.DPipe,
+)
+_ONE_LEVEL = ("duckdb", "postgres", "redshift", *PRESTO)
+"""Dialects in which these operators have one precedence below that of `+`, as sqlglot reads all."""
+_OUTER = "outer"
+"""The mark of an array whose rows stay if it is empty."""
 
 
 class UntranslatableError(Exception):
@@ -106,11 +128,16 @@ def translate(
         edited = edited[:start] + new + edited[end:]
     if dialect in SPARKS:
         return Translated(edited, frozenset(reads))
-    if reason := refusal(tree):
+    joins = map(_join_refusal, tree.find_all(exp.Join))
+    if reason := refusal(tree) or next(filter(None, joins), None):
         raise UntranslatableError(reason)
     for kind in tree.find_all(exp.DataType):
         _say_digits(kind, dialect)
     tree, settled = rewrite(tree, dialect)
+    for select in tree.find_all(exp.Select):
+        _mark_outer(select)
+    for operation in [*tree.find_all(*_GROUPED, *ARITHMETIC)]:
+        _group(operation, dialect)
     if reason := unknown_field(tree):
         raise UntranslatableError(reason)
     notes = list(doubts(text, tree, dialect, settled))
@@ -143,16 +170,17 @@ def tables_of(text: str, dialect: str) -> list[tuple[str, ...]]:
     return [*names]
 
 
-def translate_condition(text: str, dialect: str) -> str:
-    """Return a condition on rows in Spark's SQL.
+def translate_condition(text: str, dialect: str) -> Translated:
+    """Return a condition on rows in Spark's SQL, in one line and without comments.
 
     Raises
     ------
     UntranslatableError
         It is none, or Spark's SQL does not have it.
     """
-    translated = translate(f"SELECT 1 FROM t WHERE {text}", dialect, lambda _: None).sql
-    return re.split(r"\bWHERE\b", translated, maxsplit=1, flags=re.I)[1].strip()
+    translated = translate(f"SELECT 1 FROM t WHERE {text}", dialect, lambda _: None)
+    condition = re.split(r"\bWHERE\b", translated.sql, maxsplit=1, flags=re.I)[1].strip()
+    return replace(translated, sql=one_line(tokenize(condition), condition))
 
 
 def translate_type(text: str, dialect: str) -> str:
@@ -218,6 +246,7 @@ def _written(tree: exp.Expr) -> str:
     clause stands where it does not look: before the keys of ORDER BY.
     """
     tree = tree.copy()
+    _explode(tree)
     for select in tree.find_all(exp.Select):
         qualify, order = select.args.get("qualify"), select.args.get("order")
         if qualify is None:
@@ -228,6 +257,62 @@ def _written(tree: exp.Expr) -> str:
         else:
             order.set("this", qualify)
     return tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE)
+
+
+def _group(node: Any, dialect: str) -> None:
+    """Put operands with an operator of another kind into parentheses."""
+    kinds = (*_GROUPED, *ARITHMETIC) if isinstance(node, _GROUPED) else _GROUPED
+    for part in ("this", "expression"):
+        side = node.args.get(part)
+        if isinstance(side, kinds) and type(side) is not type(node):
+            paren = exp.Paren(this=side)
+            paren.meta[REGROUPED] = dialect not in _ONE_LEVEL
+            node.set(part, paren)
+
+
+def _unnested(join: Any) -> Any:
+    """Return the UNNEST that a join joins, or None."""
+    joined = join.this.this if isinstance(join.this, exp.Lateral) else join.this
+    return joined if isinstance(joined, exp.Unnest) else None
+
+
+def _join_refusal(join: Any) -> str | None:
+    """Return why Spark has no such join of UNNEST, or None."""
+    if _unnested(join) is None:
+        return None
+    on = join.args.get("on")
+    is_plain = on is None or (isinstance(on.unnest(), exp.Boolean) and on.unnest().this)
+    if not is_plain or join.args.get("using"):
+        return "Spark has no JOIN of UNNEST with a condition"
+    is_known = str(join.args.get("side") or "").upper() in ("", "LEFT")
+    return None if is_known else f"Spark has no {join.args['side'].upper()} JOIN of UNNEST"
+
+
+def _mark_outer(select: exp.Select) -> None:
+    for join in select.args.get("joins") or ():
+        array = _unnested(join)
+        if array is not None and str(join.args.get("side") or "").upper() == "LEFT":
+            for value in array.expressions:
+                value.meta[_OUTER] = True
+
+
+def _explode(tree: exp.Expr) -> None:
+    """Turn joins of arrays into LATERAL VIEWs; outer ones keep rows with an empty array.
+
+    Raises
+    ------
+    UnsupportedError
+        A join has no such form.
+    """
+    for select in [*tree.find_all(exp.Select)]:
+        if not any(map(_unnested, select.args.get("joins") or ())):
+            continue
+        unnest_to_explode(select)
+        for lateral in select.args.get("laterals") or ():
+            value = lateral.this.this
+            values = [value, *value.expressions] if isinstance(value, exp.Anonymous) else [value]
+            if any(isinstance(v, exp.Expr) and v.meta.get(_OUTER) for v in values):
+                lateral.set("outer", True)
 
 
 def _lost_clause(tree: exp.Query, spark: str) -> str | None:

@@ -106,7 +106,7 @@ def write(drafts: Drafts, directory: Path) -> Imported:
         files[draft.path] = text.encode()
         imported.carried.append(Carried(draft.origin, draft.path, tuple(draft.notes)))
         for rule in (rule for rules in by_line.values() for rule in rules):
-            imported.carried.append(Carried(rule.origin, draft.path))
+            imported.carried.append(Carried(rule.origin, draft.path, rule.notes))
         if name in drafts.to_fill_in:
             line = text[: text.index("CREATE TABLE")].count("\n") + 1
             imported.to_fill_in.append(ToFillIn(name, draft.path, line, drafts.to_fill_in[name]))
@@ -191,6 +191,7 @@ def _apart(drafts: Drafts, draft: Draft, rule: Rule) -> None:
         frozenset({draft.name}),
         only_warns=rule.only_warns,
         keeps_failures=rule.keeps_failures,
+        notes=rule.notes,
     )
 
 

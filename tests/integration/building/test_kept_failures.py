@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from persist_assets.building.builder import Builder
 from persist_assets.building.failing_rows import read_failures
 from persist_assets.cli import app
+from persist_assets.compiler.load import load, sound
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.ledger.taints import Taint
 from persist_assets.operations.data_checks import check_data
@@ -169,6 +171,48 @@ def test_gc_deletes_failing_rows_that_no_check_stores(make: Make) -> None:
     left = make(root=root)
     collect(left.settings, left.project, left.ledger)
     assert [*failing_tables(left)] == [every[0]], "nobody has published anything in prod"
+
+
+def test_gc_keeps_failing_rows_that_newer_code_or_a_broken_file_may_keep(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    with pytest.raises(CheckFailedError):
+        builder.build(named(builder, "r"))
+    every = ["dev/m/r@expr_small", "dev/m/v@unique_a"]
+    weeks = datetime.now(UTC) + timedelta(weeks=3)
+    (root / "sources" / "n.sql").write_text("--@ persist\nCREATE VIEW o AS SELECT a FROM t")
+    for edited in (SOURCES.replace(" keep_failures=true", ""), SOURCES.partition("--@ persist")[0]):
+        older = make(edited, root)
+        collect(older.settings, older.project, older.ledger, is_fresh=False)
+        assert sorted(failing_tables(older)) == every
+    collect(older.settings, older.project, older.ledger)
+    assert sorted(failing_tables(older)) == every, "a source that is not known may be elsewhere"
+    preview = collect(older.settings, older.project, older.ledger, removed=True, dry_run=True)
+    assert [c.table.rpartition("/")[2] for c in preview] == ["r@expr_small"]
+    for wrong in (SOURCES.replace("SELECT a, b FROM v", "SELECT aa FROM v"), "CREATE VIEW v AS ("):
+        (root / "sources" / "m.sql").write_text(RAW + wrong)
+        project = sound(load(builder.settings).project)
+        assert project.errors
+        collect(builder.settings, project, builder.ledger, clock=lambda: weeks, removed=True)
+        assert sorted(failing_tables(builder)) == every
+    older = make(SOURCES.partition("--@ persist")[0], root)
+    collect(older.settings, older.project, older.ledger, is_fresh=False, clock=lambda: weeks)
+    assert [*failing_tables(older)] == every[1:]
+
+
+def test_show_reports_that_kept_rows_were_deleted(make: Make) -> None:
+    sql = SOURCES.replace("keep_failures=2", "keep_failures=2 severity=warn")
+    builder = make(sql)
+    builder.build(named(builder, "r"))
+    edited = make(sql.replace(" keep_failures=2", ""), builder.settings.root)
+    collect(edited.settings, edited.project, edited.ledger)
+    make(sql, builder.settings.root)
+    arguments = ["show", "r", "--failures", "expr_small", "--project", str(builder.settings.root)]
+    assert CliRunner().invoke(app, arguments).stdout.splitlines() == [
+        "no rows are kept in `dev`, but 3 rows of the published table fail: the rows were kept, and"
+        " deleted later",
+        "  hint: persist check --data m/r --env dev",
+    ]
 
 
 @pytest.mark.proves("W23")

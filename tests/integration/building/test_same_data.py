@@ -229,6 +229,35 @@ def test_rows_added_before_a_compaction_are_built_incrementally(root: Path, make
     assert read(make(root), "daily")[-3:] == [(date(2024, 1, n), 2) for n in (7, 8, 9)]
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.slow
+@pytest.mark.proves("S31")
+def test_a_join_is_maintained_although_added_files_were_compacted(
+    make_project: Callable[..., Path], make: Make
+) -> None:
+    root = make_project({"m.sql": """
+        CREATE TABLE t USING delta LOCATION 't';
+        CREATE TABLE d USING delta LOCATION 'd';
+        --@ persist refresh=strict
+        CREATE VIEW joined AS SELECT t.day, t.x, d.y FROM t JOIN d ON d.x = t.x;
+    """})  # fmt: skip
+
+    def describe(x: int) -> None:
+        columns = {"x": pa.array([x], pa.int32()), "y": pa.array([x * 10], pa.int32())}
+        write_deltalake(root / "d", pa.table(columns), mode="append")
+
+    put(root, 1)
+    describe(0)
+    build(make(root))
+    put(root, 2)
+    optimize(root)
+    describe(1)
+    build(make(root))
+    first, second = date(2024, 1, 2), date(2024, 1, 3)
+    expected = [(day, x, 10 * x) for day in (first, second) for x in (0, 1)]
+    assert sorted(read(make(root), "joined")) == expected
+
+
 @pytest.mark.proves("S31")
 def test_a_new_column_makes_only_readers_of_all_columns_stale(
     make_project: Callable[..., Path], make: Make

@@ -8,6 +8,7 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 from conftest import ROOT, SPARK_TOML
 from typer.testing import CliRunner
@@ -79,3 +80,34 @@ def test_models_of_sqlmesh_have_the_rows_that_sqlmesh_built(tmp_path: Path) -> N
         csv_of = f"USING csv OPTIONS (header 'true') LOCATION '{data}'"
         file.write_text(re.sub(r"USING delta LOCATION '[^']+'", csv_of, file.read_text()))
     compare(new, place / "rows")
+
+
+ROWS = """(
+    SELECT 1 AS id, CAST(2.5 AS DECIMAL(9, 2)) AS d, 'ab' AS s, [1, 2] AS l
+    UNION ALL SELECT 2, CAST(1.25 AS DECIMAL(9, 2)), NULL, CAST([] AS INT[])
+    UNION ALL SELECT 3, CAST(3 AS DECIMAL(9, 2)), 'x', NULL
+) AS t"""
+QUERIES = {
+    "joined": f"SELECT id, x FROM {ROWS} LEFT JOIN UNNEST(l) AS u(x) ON TRUE",
+    "grouped": f"SELECT 4 | 2 & 1 AS a, s || id + 1 AS b, id + 1 << 1 | 1 AS c FROM {ROWS}",
+    "divided": f"SELECT id / 3.0 AS a, id * 100.0 / 3 AS b, d / 3 AS c FROM {ROWS}",
+    "averaged": f"SELECT sum(d) / count(*) AS a FROM {ROWS}",
+    "concatenated": f"SELECT concat(id, d, s) AS a, concat(s, '-', id) AS b FROM {ROWS}",
+    "cast_to_text": f"SELECT CAST(s AS VARCHAR(1)) AS a FROM {ROWS}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W8")
+@pytest.mark.usefixtures("spark")
+def test_operators_joins_and_casts_have_the_values_of_duckdb(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "models").mkdir(parents=True)
+    (old / "dbt_project.yml").write_text("name: shop\nprofile: shop\n")
+    for name, query in QUERIES.items():
+        (old / "models" / f"{name}.sql").write_text(query)
+    write(import_dbt(old, "duckdb"), new)
+    (new / "persist.toml").write_text(SPARK_TOML)
+    for name, query in QUERIES.items():
+        built = sorted(tuple(value(v) for v in row) for row in duckdb.sql(query).fetchall())
+        assert rows_of(new, name)[1] == built, name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -12,11 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, wait_for
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
 
 from persist_assets import AssetTranslator, load_sources
+from persist_assets.building.observe import Observer
+from persist_assets.building.pins import begin_together, reading_as
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError, SourcesError
 from persist_assets.core.settings.load import load_settings
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.plugin.events import report_raw_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,6 +215,93 @@ def test_each_version_of_a_raw_table_is_reported_once(
     write(root, [(3, "z")])
     run(load(root), instance)
     assert len(set(versions())) == 2
+
+
+THREE = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW first AS SELECT a FROM t;
+--@ persist
+CREATE VIEW second AS SELECT count(*) AS n FROM t;
+--@ persist
+CREATE VIEW third AS SELECT max(a) AS a FROM t;
+"""
+
+
+def add(root: Path, name: str, *values: int) -> None:
+    path = root / "raw" / "t" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+def versions_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[str]:
+    """Return the versions of a raw table that Dagster knows, the newest first."""
+    records = instance.fetch_materializations(key, limit=10).records
+    return [(r.event_log_entry.tags or {})["dagster/data_version"] for r in records]
+
+
+@pytest.mark.slow
+def test_a_step_records_the_raw_version_that_its_run_reads(
+    make_project: Callable[..., Path], load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    root = make_project({"m.sql": THREE})
+    add(root, "part-0.parquet", 1, 2)
+
+    class Late(AssetTranslator):
+        def asset_spec(self, source: Source) -> dg.AssetSpec:
+            spec = super().asset_spec(source)
+            return spec.merge_attributes(deps=["arrival"]) if source.name == "second" else spec
+
+    @dg.asset(deps=[["m", "first"]])
+    def arrival() -> None:
+        add(root, "part-1.parquet", 3)
+        assert run(load(root), instance, asset_selection=[dg.AssetKey(["m", "third"])]).success
+
+    definitions = load(root, assets=[arrival], translator=Late)
+    chosen = [dg.AssetKey("arrival"), *(dg.AssetKey(["m", n]) for n in ("first", "second"))]
+    done = run(definitions, instance, asset_selection=chosen)
+    assert done.success
+    newer, older = versions_of(instance, T)
+    told = materializations(done)
+    assert told["first"].tags is not None
+    assert told["second"].tags is not None
+    assert told["second"].tags["dagster/input_data_version/m/t"] == older != newer
+    pointer = "dagster/input_event_pointer/m/t"
+    assert told["second"].tags[pointer] == told["first"].tags[pointer]
+    graph = definitions.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    status = {n: resolver.get_status(dg.AssetKey(["m", n])).value for n in ("second", "third")}
+    assert status == {"second": "STALE", "third": "FRESH"}
+
+
+def test_a_step_in_another_process_does_not_report_an_older_raw_version(
+    make_project: Callable[..., Path], instance: Any
+) -> None:
+    root = make_project({"m.sql": THREE})
+    add(root, "part-0.parquet", 1, 2)
+    settings = load_settings(root)
+    project, ledger = load_project(settings), Ledger(settings.ledger)
+
+    def report(run_id: str | None) -> str | None:
+        """Report what a process of a run reads, and return the version."""
+        shared = nullcontext()
+        if run_id is not None:
+            shared = reading_as(begin_together(ledger, settings, run_id, datetime.now(UTC)))
+        with shared:
+            observer = Observer(settings, project, ledger)
+        report_raw_versions(instance, observer, None)
+        return observer.pins.find_version(project.by_key["m", "t"])
+
+    older = report("A")
+    add(root, "part-1.parquet", 3)
+    newer = report(None)
+    assert older != newer
+    assert report("A") == older
+    assert versions_of(instance, T) == [newer, older]
+    (root / "raw" / "t" / "part-1.parquet").unlink()
+    assert report(None) == older
+    assert versions_of(instance, T) == [older, newer, older]
+    ledger.close()
 
 
 @pytest.mark.slow

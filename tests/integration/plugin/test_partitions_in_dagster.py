@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -12,10 +12,15 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 from deltalake import write_deltalake
 
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
+from persist_assets.core.wants import Want
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.partitions import FIRST, LAST
 from persist_assets.plugin.runs import open_instance, run_assets
+from persist_assets.plugin.wants import REQUEST_TAG
+from persist_assets.wants.requests import evaluate_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +106,6 @@ def test_a_build_without_partitions_reports_each_of_them_like_the_table(
     load: Callable[..., dg.Definitions], root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PERSIST_ENV", "dev")  # `run_assets` sets them; `monkeypatch` restores them
     settings = load_settings(root)
 
     def build() -> None:
@@ -126,6 +130,76 @@ def test_a_build_without_partitions_reports_each_of_them_like_the_table(
     assert {r for reasons in changed.values() for r in reasons} == {"has a new code version"}
     build()
     assert [stale(key) for key in (DAILY, WEEKLY, TOTAL)] == [{}, {}, {}]
+
+
+def stale_days(
+    definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> dict[str | None, set[str]]:
+    """Return why Dagster shows days as stale."""
+    graph = definitions.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    days = sorted(instance.get_materialized_partitions(DAILY))
+    assert len(days) == 35
+    causes = {day: {c.reason for c in resolver.get_stale_causes(DAILY, day)} for day in days}
+    return {day: reasons for day, reasons in causes.items() if reasons}
+
+
+def day_versions(instance: dg.DagsterInstance) -> dict[str | None, str]:
+    """Return the last data version of each day."""
+    records = reversed(instance.fetch_materializations(DAILY, limit=500).records)
+    versions = {r.partition_key: r.event_log_entry.tags or {} for r in records}
+    return {day: tags["dagster/data_version"] for day, tags in versions.items() if day is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["command", "run", "request"])
+def test_partitions_that_a_build_leaves_alone_are_fresh_and_have_the_same_data_version(
+    load: Callable[..., dg.Definitions],
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    how: str,
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    settings = load_settings(root)
+
+    def build(instance: dg.DagsterInstance, day: str, last: str) -> None:
+        if how == "command":
+            sources = [s for s in load_project(settings).persisted if s.name == "daily"]
+            assert run_assets(settings, sources, force=False, verbose=False).success
+        elif how == "run":
+            assert run(load(root), instance, DAILY, **{FIRST: day, LAST: last}).success
+        else:
+            definitions, ledger = load(root), Ledger(settings.ledger)
+            now, ref = datetime.now(UTC), "m/daily" if day != last else f"m/daily/{day}"
+            ledger.wants.create([Want(f"{day} {last}", ref, "dev", now)])
+            evaluate_now(Observer(settings, load_project(settings), ledger), "clock")
+            (request,) = ledger.requests.fetch("dev", is_open=True)
+            ledger.close()
+            job = definitions.resolve_job_def("persist_request")
+            tags = {REQUEST_TAG: request.request_id}
+            assert job.execute_in_process(instance=instance, tags=tags).success
+
+    with open_instance(settings) as instance:
+        build(instance, "2024-01-01", "2024-02-04")
+        assert stale_days(load(root), instance) == {}
+        before = day_versions(instance)
+        put(root, 9)
+        build(instance, "2024-01-10", "2024-01-10")
+        assert stale_days(load(root), instance) == {}
+        after = day_versions(instance)
+        assert {day for day in before if before[day] != after[day]} == {"2024-01-10"}
+        if how == "request":
+            return  # a want that the table satisfies makes no other one
+        # A change outside of all windows changes no partition.
+        put(root, 100)
+        build(instance, "2024-01-10", "2024-01-11")
+        assert stale_days(load(root), instance) == {}
+        # What has been reported is not reported again.
+        events = len(instance.fetch_materializations(DAILY, limit=500).records)
+        build(instance, "2024-01-10", "2024-01-11")
+        reported = len(instance.fetch_materializations(DAILY, limit=500).records) - events
+        assert reported == {"command": 1, "run": 2}[how]
 
 
 @pytest.mark.proves("K8")

@@ -17,10 +17,14 @@ import warm
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
+from persist_assets.building.observe import Observer
+from persist_assets.building.reader import Reader
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.settings.load import load_settings
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.plugin.runs import open_instance, run_assets
 from persist_assets.plugin.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -150,6 +154,45 @@ def test_builds_in_another_environment_leave_assets_stale(
     assert "p" in stale(definitions, instance)
     run(definitions, instance)
     assert stale(definitions, instance) == {}
+
+
+@pytest.mark.slow
+def test_a_command_in_another_environment_leaves_assets_stale(
+    root: Path,
+    load: Callable[..., dg.Definitions],
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+
+    def build(environment: str) -> set[str]:
+        """Build everything like `persist build --env …`, and return what was left out."""
+        settings = load_settings(root, environment=environment)
+        project, ledger = load_project(settings), Ledger(settings.ledger)
+        reader = Reader(Observer(settings, project, ledger), SparkEngine(settings, lambda: spark))
+        done = run_assets(settings, project.persisted, force=False, verbose=False, reader=reader)
+        ledger.close()
+        assert done.success
+        return {s.partition("@")[0] for s in done.settled}
+
+    def stale_here() -> dict[str, str]:
+        with open_instance(load_settings(root)) as instance:
+            return stale(load(root), instance)
+
+    # In `same`, BuildIDs are those of the default environment, `dev`.
+    assert build("same") == set()
+    assert "PERSIST_ENV" not in os.environ
+    assert stale_here() == {"p": "STALE", "q": "STALE"}
+    assert build("same") == {"p", "q"}, "Dagster knows them"
+    assert build("dev") == set()
+    assert stale_here() == {}
+    assert build("dev") == {"p", "q"}
+    # A code location with the same variable shows this environment.
+    monkeypatch.setenv("PERSIST_ENV", "same")
+    assert build("same") == set()
+    assert os.environ["PERSIST_ENV"] == "same"
+    assert stale_here() == {}
 
 
 @pytest.mark.slow

@@ -92,3 +92,26 @@ def test_assets_have_the_checks_of_the_views_that_they_read(
     assert not checks["r", "f__f__function_few"].passed
     assert not checks["s", "m__v__not_null_a"].passed
     assert {len(instance.fetch_materializations(key, limit=9).records) for key in (R, S)} == {2}
+
+
+@pytest.mark.slow
+def test_a_location_with_older_code_deletes_no_rows_that_newer_code_keeps(
+    make_project: Callable[..., Path],
+    load: Callable[..., dg.Definitions],
+    instance: dg.DagsterInstance,
+) -> None:
+    start, _, last = SQL.partition("--@ persist refresh")
+    _, _, last = last.partition(";\n")
+    before = start.replace(" keep_failures=true", "") + last
+    root = make_project({"m.sql": before})
+    put(root, "1", a=[1, 1], b=["x", "y"])
+    older = load(root)
+    (root / "sources" / "m.sql").write_text(
+        before.replace("severity=warn", "severity=warn keep_failures=true")
+    )
+    job = load(root).resolve_implicit_global_asset_job_def()
+    done = job.execute_in_process(instance=instance)
+    (unique,) = (e for e in done.get_asset_check_evaluations() if "unique" in e.check_name)
+    kept = str(unique.metadata["failing_rows"].value)
+    assert older.resolve_job_def("persist_gc").execute_in_process(instance=instance).success
+    assert sorted(read_failures(kept)["b"].to_pylist()) == ["x", "y"]

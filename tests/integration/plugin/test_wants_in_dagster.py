@@ -25,6 +25,7 @@ from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.plugin import wants as turns
 from persist_assets.plugin.runs import run_assets
 from persist_assets.plugin.runtime import ORIGIN_TAG
 from persist_assets.plugin.wants import REQUEST_TAG
@@ -154,6 +155,62 @@ def test_a_failed_request_fails_its_run_and_the_next_run_builds_the_rest(
     (request,), _ = location.turn()
     assert location.run(request).success
     assert location.states() == {"m/total": "satisfied", "m/bad": "failing"}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("D17")
+def test_a_request_that_fails_a_check_reports_its_result(locate: Callable[..., Location]) -> None:
+    location = locate(CHAIN)
+    days = pa.array([datetime(2024, 1, 4).date()])
+    statuses: list[str] = []
+    for n in (5, -50):
+        more = pa.table({"day": days, "n": pa.array([n], pa.int32())})
+        write_deltalake(str(location.root / "f"), more, mode="append")
+        location.want("m/total", want_id=f"{n}")
+        (request,), _ = location.turn()
+        assert location.run(request).success == (n > 0)
+        history = location.instance.event_log_storage.get_asset_check_execution_history
+        latest = history(dg.AssetCheckKey(TOTAL, "expr_positive"), limit=1)[0]
+        statuses.append(latest.status.value)
+    assert statuses == ["SUCCEEDED", "FAILED"]
+
+
+@pytest.mark.slow
+def test_deadlines_are_reported_once_although_a_turn_has_no_time_for_all(
+    locate: Callable[..., Location], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_LONGEST_S", -1)
+    location = locate(SCHEDULED.replace(' needs=["users:data/users"]', ""), "[env.prod]\n")
+    location.turn()
+    since = datetime.now(UTC) - timedelta(days=1)
+    for n in range(1, 4):
+        ref = f"m/daily/2024-01-0{n}"
+        needs = ("users:data/users",)
+        location.ledger.wants.create(
+            [Want(ref, ref, "dev", since, external_dependencies=needs, sla_s=1)]
+        )
+    history = location.instance.event_log_storage.get_asset_check_execution_history
+    check = dg.AssetCheckKey(DAILY, "sla")
+    reported: list[int] = []
+    for _ in range(8):
+        location.turn()
+        reported.append(len(history(check, limit=99)))
+    n_late = len(location.ledger.wants.fetch_misses("dev", only_open=True))
+    assert n_late >= 3
+    assert reported[:3] == [1, 2, 3]
+    assert reported[-1] == n_late
+    # A run of the check looks at the environment of the run.
+    job = dg.define_asset_job("late", selection=dg.AssetSelection.checks(check))
+    definitions = dg.Definitions.merge(location.definitions, dg.Definitions(jobs=[job]))
+    late = definitions.resolve_job_def("late")
+    passed: dict[object, bool] = {}
+    for environment in ("dev", "prod"):
+        done = late.execute_in_process(
+            instance=location.instance, tags={"persist/environment": environment}
+        )
+        (result,) = done.get_asset_check_evaluations()
+        passed[result.metadata["environment"].value] = result.passed
+    assert passed == {"dev": False, "prod": True}
 
 
 @pytest.mark.slow

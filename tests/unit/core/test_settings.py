@@ -83,6 +83,10 @@ def test_the_environment_comes_from_the_option_then_the_variable_then_the_file(
         ("[spark]\nshared_idle = 30", "`[spark] shared_idle` must be a string, got 30"),
         ("[spark]\nshared_idle = 'soon'", "`[spark] shared_idle`: `soon` is not a duration"),
         ("[spark]\nshared_prot = 1", "unknown key `[spark] shared_prot`\n    hint: did you mean"),
+        (
+            "[spark]\n'spark.sql.parquet.datetimeRebaseModeInWrite' = 'legacy'",
+            "must not be LEGACY",
+        ),
         ("[spark]\nharmless = 'x'", "`[spark] harmless` must be a list"),
         ("[spark]\nharmless = [1]", "1 is not the name of a Spark SQL setting"),
         ("[spark]\nharmless = ['spark.sql.*']", "'spark.sql.*' is not the name of a Spark"),
@@ -135,6 +139,9 @@ def test_only_settings_that_change_results_are_part_of_the_connection(tmp_path: 
     assert plain.connection != changed.connection != elsewhere.connection
     assert dict(changed.connection)["spark.sql.ansi.enabled"] == "false"
     assert not is_harmless("spark.sql.something.new")
+    # It decides whether NaN of pandas becomes NULL.
+    assert not is_harmless("spark.sql.execution.arrow.pyspark.enabled")
+    assert is_harmless("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 @pytest.mark.proves("S14")

@@ -245,6 +245,86 @@ def test_seeds_use_their_delimiter_and_always_have_a_header(tmp_path: Path, new:
 
 
 @pytest.mark.proves("W8")
+def test_cells_of_seeds_that_dbt_reads_otherwise_are_null_or_noted(
+    tmp_path: Path, new: Path
+) -> None:
+    files = {
+        "dbt_project.yml": f"{PROJECT}seeds: {{shop: {{c: {{+column_types: {{zip: text}}}}}}}}\n",
+        "seeds/a.csv": "id,name\n1,x\n2,NULL\n3,\n",
+        "seeds/b.csv": "zip,name\n01234,null\n02345,Null\n",
+        "seeds/c/c.csv": "zip,name\n01234,x\n",
+        "seeds/d.csv": "n,name\n1,x\nNA,y\n",
+        "seeds/e.csv": 'id,name\n1,"null"\n2,""\n',
+    }
+    imported, _ = carry(dbt(tmp_path, files), new)
+    notes = {c.origin.name: [*c.notes] for c in imported.carried if c.origin.kind == "seed"}
+    assert "nullValue 'NULL'" in (new / "sources" / "raw" / "a.sql").read_text()
+    assert notes == {
+        "a": [],
+        "b": [
+            "check cells with `Null`, `null`: they are NULL in dbt, and texts here",
+            "check `zip`: dbt may read its texts as numbers",
+        ],
+        "c": [],
+        "d": ["check cells with `NA`: they are NULL here, and may be texts in dbt"],
+        "e": ["check cells with `null`: they are NULL in dbt, and texts here"],
+        "people": [],
+    }
+
+
+@pytest.mark.proves("W8")
+def test_checks_keep_the_blanks_of_their_texts(tmp_path: Path, new: Path) -> None:
+    files = {
+        "models/a.sql": "SELECT name, id FROM {{ ref('people') }}",
+        "models/schema.yml": """\
+models:
+- name: a
+  columns:
+  - name: name
+    tests:
+    - accepted_values: {values: ["New  York", " x", "a\\tb\\n\\"c"]}
+  tests:
+  - dbt_utils.expression_is_true: {expression: "name <> 'a  b'"}
+  - dbt_utils.expression_is_true: {expression: "id::text <> 'x'"}
+  - dbt_utils.expression_is_true: {expression: "id > 0 -- positive\\nAND id < 9"}
+""",
+    }
+    imported, project = carry(dbt(tmp_path, files), new, "duckdb")
+    assert not imported.not_carried
+    found = source(project, "a").annotation.checks
+    assert [c.values for c in found if c.values] == [("New  York", " x", 'a\tb\n"c')]
+    assert {c.expression for c in found if c.expression} == {
+        "name <> 'a  b'",
+        "id > 0 AND id < 9",
+        "CAST(id AS STRING) <> 'x'",
+    }
+    (noted,) = (c for c in imported.carried if c.origin.kind == "test" and c.notes)
+    assert "casts to texts" in noted.notes[1]
+
+
+@pytest.mark.proves("W8")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% if execute is defined %}1{% else %}2{% endif %}",
+        "{{ target | default('x') }}",
+        "{{ 1 if dbt_utils is undefined else 2 }}",
+        "{{ 1 if graph is none else 2 }}",
+    ],
+)
+def test_names_of_dbt_are_not_taken_for_undefined_ones(
+    tmp_path: Path, new: Path, text: str
+) -> None:
+    files = {
+        "models/a.sql": f"SELECT {text} AS x",
+        "models/b.sql": "SELECT {{ mine | default(1) }}{% if mine is defined %}2{% endif %} AS x",
+    }
+    imported, _ = carry(dbt(tmp_path, files), new)
+    assert "known only to dbt" in reasons_of(imported)["model", "a"]
+    assert "SELECT 1 AS x" in (new / "sources" / "b.sql").read_text()
+
+
+@pytest.mark.proves("W8")
 def test_constraints_become_checks_and_options_of_external_data_are_listed(
     tmp_path: Path, new: Path
 ) -> None:

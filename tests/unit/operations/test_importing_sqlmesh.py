@@ -297,6 +297,25 @@ def test_seeds_and_model_headers_are_converted(tmp_path: Path, new: Path) -> Non
 
 
 @pytest.mark.proves("W9")
+def test_words_that_pandas_reads_as_null_are_null_or_noted(tmp_path: Path, new: Path) -> None:
+    files = {
+        "seeds/a.csv": "id,name\n1,n/a\n2,x\n",
+        "seeds/b.csv": "id,name\n1,nan\n2,None\n3,007\n",
+        "models/a.sql": "MODEL (name x.a, kind SEED (path '$root/seeds/a.csv'));",
+        "models/b.sql": "MODEL (name x.b, kind SEED (path '$root/seeds/b.csv'));",
+    }
+    imported, _ = carry(sqlmesh(tmp_path, files), new)
+    assert "nullValue 'n/a'" in (new / "sources" / "raw" / "a.sql").read_text()
+    assert {c.origin.name: [*c.notes] for c in imported.carried if c.origin.kind == "seed"} == {
+        "x.a": [],
+        "x.b": [
+            "check cells with `None`, `nan`: they are NULL in SQLMesh, and texts here",
+            "check `name`: SQLMesh may read its texts as numbers",
+        ],
+    }
+
+
+@pytest.mark.proves("W9")
 def test_sqlmesh_unit_tests_become_persist_tests(tmp_path: Path, new: Path) -> None:
     query = "WITH b AS (SELECT id FROM raw.people) SELECT id FROM b"
     files = {

@@ -161,6 +161,29 @@ def test_the_beginning_of_a_long_utf_16_file_ends_between_characters(
         assert (columns(data), data.is_partial) == ({"day": "date", "name": "string"}, True)
 
 
+@pytest.mark.parametrize(
+    ("names", "kinds", "glob"),
+    [
+        (("LICENSE.txt", "airlines.csv", "flights.csv"), ".csv, .txt", "*.csv"),
+        (("README", "part-0.parquet"), "no suffix, .parquet", "*.parquet"),
+        (("a.csv", "b.tsv.gz"), ".csv, .tsv", "*.csv"),
+        (("a.csv", "b.json"), ".csv, .json", "*.csv"),
+    ],
+)
+def test_a_directory_with_files_of_several_kinds_is_rejected(
+    tmp_path: Path, names: tuple[str, ...], kinds: str, glob: str
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    with pytest.raises(StorageError, match=f"several kinds \\({kinds}\\)") as caught:
+        inspect_data(str(tmp_path))
+    assert caught.value.hint == f"name files of one kind: persist raw {tmp_path}/{glob}"
+    (tmp_path / names[-1]).rename(tmp_path / f"_{names[-1]}")  # Spark skips it
+    (tmp_path / names[0]).rename(tmp_path / f".{names[0]}")
+    if len(names) > 2:
+        assert inspect_data(str(tmp_path)).file == str(tmp_path / "airlines.csv")
+
+
 @pytest.mark.parametrize("names", [(), ("a.xlsx",), ("a.csv", "b.json"), (".hidden.csv",)])
 def test_unreadable_data_is_rejected_with_a_hint(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
