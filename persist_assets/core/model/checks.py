@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -143,8 +144,17 @@ class Check:
 
 def _between(least: Scalar | None, most: Scalar | None) -> str:
     if least is None or most is None:
-        return f"at most {most!r}" if least is None else f"at least {least!r}"
-    return f"between {least!r} and {most!r}"
+        return f"at most {_bound(most)}" if least is None else f"at least {_bound(least)}"
+    return f"between {_bound(least)} and {_bound(most)}"
+
+
+def _bound(value: Scalar | None) -> str:
+    """Return a bound in words; a text that could be taken for a number is in quotes."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            float(value)
+            return repr(value)
+    return str(value)
 
 
 def in_units(seconds: int) -> str:

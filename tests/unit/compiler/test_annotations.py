@@ -320,6 +320,7 @@ def test_a_contract_becomes_checks() -> None:
     [
         ("range { n { min=-60 max=3000 } }", "range_n", "n between -60 and 3000"),
         ("range { d.min=@2013-01-01 }", "range_d", "d at least 2013-01-01"),
+        ('range { d.min="5" }', "range_d", "d at least '5'"),
         ('relationship { a="x/carriers.code" }', "relationship_a", "a in x/carriers.code"),
         ("row_count { min=1 }", "row_count", "row count at least 1"),
         ("row_count { max=9 severity=warn }", "row_count", "row count at most 9"),
