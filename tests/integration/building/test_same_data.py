@@ -232,6 +232,7 @@ def test_rows_added_before_a_compaction_are_built_incrementally(root: Path, make
 @pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31")
+@pytest.mark.proves("T32")
 def test_a_join_is_maintained_although_added_files_were_compacted(
     make_project: Callable[..., Path], make: Make
 ) -> None:

@@ -241,6 +241,7 @@ def versions_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.proves("U7")
 def test_a_step_records_the_raw_version_that_its_run_reads(
     make_project: Callable[..., Path], load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_step_records_the_raw_version_that_its_run_reads(
     assert status == {"second": "STALE", "third": "FRESH"}
 
 
+@pytest.mark.proves("U7")
 def test_a_step_in_another_process_does_not_report_an_older_raw_version(
     make_project: Callable[..., Path], instance: Any
 ) -> None:

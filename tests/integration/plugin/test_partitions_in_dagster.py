@@ -153,6 +153,7 @@ def day_versions(instance: dg.DagsterInstance) -> dict[str | None, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["command", "run", "request"])
+@pytest.mark.proves("U7")
 def test_partitions_that_a_build_leaves_alone_are_fresh_and_have_the_same_data_version(
     load: Callable[..., dg.Definitions],
     root: Path,

@@ -157,6 +157,7 @@ def test_builds_in_another_environment_leave_assets_stale(
 
 
 @pytest.mark.slow
+@pytest.mark.proves("U7")
 def test_a_command_in_another_environment_leaves_assets_stale(
     root: Path,
     load: Callable[..., dg.Definitions],

@@ -159,6 +159,7 @@ def test_a_failed_request_fails_its_run_and_the_next_run_builds_the_rest(
 
 @pytest.mark.slow
 @pytest.mark.proves("D17")
+@pytest.mark.proves("U7")
 def test_a_request_that_fails_a_check_reports_its_result(locate: Callable[..., Location]) -> None:
     location = locate(CHAIN)
     days = pa.array([datetime(2024, 1, 4).date()])
@@ -176,6 +177,7 @@ def test_a_request_that_fails_a_check_reports_its_result(locate: Callable[..., L
 
 
 @pytest.mark.slow
+@pytest.mark.proves("U7")
 def test_deadlines_are_reported_once_although_a_turn_has_no_time_for_all(
     locate: Callable[..., Location], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,6 +468,7 @@ CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
 
 @pytest.mark.slow
 @pytest.mark.proves("D14")
+@pytest.mark.proves("U7")
 def test_upstream_partitions_trigger_builds_and_missed_deadlines_call_the_webhook(
     locate: Callable[..., Location], tmp_path: Path
 ) -> None:

@@ -464,6 +464,7 @@ def test_rows_with_maps_are_not_searched_for(change: Change, method: str) -> Non
 @pytest.mark.parametrize(
     "query", ["id, m['a'] AS a FROM t", "usr, count(m['a']) AS n FROM t GROUP BY usr"]
 )
+@pytest.mark.proves("T32")
 def test_changed_rows_with_maps_are_not_compared(query: str) -> None:
     """Spark changes maps in the keys of groups, and so it would change the rows."""
     made = project_of(f"SELECT {query}", "refresh=incremental")
