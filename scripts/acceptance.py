@@ -28,6 +28,8 @@ def rows() -> dict[str, tuple[str, str]]:
             section = line[3:]
         match = re.match(r"([A-Z]\d+)\+?(?: \([^)]*\))? \| (.*)", line)
         if match:
+            if match[1] in found:
+                sys.exit(f"two rows are called {match[1]}")
             told = match[2].rpartition(" | ")[0] or match[2]  # behind it is how it is checked
             found[match[1]] = section, told.strip().replace("|", "\\|")
     return found

@@ -13,7 +13,7 @@ from persist_assets.engine.class_archive import OPTIONS
 
 
 @pytest.mark.slow
-@pytest.mark.proves("U5")
+@pytest.mark.proves("U8")
 def test_builds_start_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERSIST_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(OPTIONS, raising=False)

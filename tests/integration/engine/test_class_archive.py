@@ -55,7 +55,7 @@ def sources_of_classes(programs: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("U5")
+@pytest.mark.proves("U8")
 def test_spark_starts_from_the_archive_of_its_classes(programs: Path) -> None:
     assert find_archive() is None
     assert "shared objects file (top)" not in sources_of_classes(programs)
@@ -77,7 +77,7 @@ def empty_archive() -> Path:
     return path
 
 
-@pytest.mark.proves("U5")
+@pytest.mark.proves("U8")
 def test_sessions_start_with_the_archive(programs: Path) -> None:
     path = empty_archive()
     options: list[str] = []
