@@ -27,7 +27,6 @@ from persist_assets.core.errors import (
     EarlierColumnsError,
     GoneError,
     StorageError,
-    UnapprovedError,
 )
 from persist_assets.core.tracing import spanned
 from persist_assets.external.connectors import connect
@@ -138,7 +137,12 @@ class Ingestion:
 
     def find(self, source: Source) -> LocalCopy | None:
         """Return the copy of an external table; None: there is none."""
-        return self.ledger.copies.find(self.copy_id(source))
+        copy = self.ledger.copies.find(self.copy_id(source))
+        assert source.external is not None
+        if copy is None or copy.format == p.FORMAT or source.external.starts_anywhere:
+            return copy
+        # Its rows cannot be read again, and such copies have no predicate besides TRUE.
+        return replace(copy, format=p.FORMAT, predicate=p.as_text(p.TRUE))
 
     def pin(self, copy: LocalCopy) -> Pin:
         """Return the files of a copy.
@@ -175,6 +179,8 @@ class Ingestion:
             columns = {*need.columns, *external.key}
             if external.timestamp_column is not None:
                 columns.add(external.timestamp_column)
+            # Without a column, changes could not be applied.
+            columns = columns or {c.name for c in table.columns[:1]}
             named = every if whole or not external.skip_unused_columns else tuple(sorted(columns))
             needed.add((p.as_text(p.TRUE) if whole else need.predicate, named))
         return needed
@@ -385,9 +391,7 @@ class Ingestion:
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.leases.hold(f"copy {key}", holder), ExitStack() as closing_all:
             needs, environment = self.needs(source), self.settings.environment
-            version, needed = self.ledger.copies.fetch_needs(key).get(environment, (p.FORMAT, ()))
-            self.ledger.copies.record_needs(key, environment, needs)
-            copy = self.ledger.copies.find(key)
+            copy = self.find(source)
             coverage = self._coverage(source, needs)
             wide, connector, head = self._reached(source, copy, coverage, anew=from_scratch)
             closing_all.enter_context(closing(connector))
@@ -399,22 +403,23 @@ class Ingestion:
             is_unfit = copy is not None and (
                 copy.format != p.FORMAT or _has_other_columns(copy, wide)
             )
-            try:
-                if copy is None or from_scratch or is_unfit:
-                    copy = task.begin(copy, None if from_scratch else connector.start(), head)
-                else:
-                    # The files of an earlier version with the same rows may be gone.
-                    if head != copy.version and connector.is_same(copy.version, head):
-                        copy = task.follow(copy, head)
-                    copy = self._grow(task, copy, self._pending(copy, coverage, head), head)
-                if head != copy.version:
+            if not external.starts_anywhere:  # or a collection may delete it before it is followed
+                self.ledger.copies.record_needs(key, environment, needs)
+            if is_unfit and not external.starts_anywhere and not from_scratch:
+                raise unfollowed(source, head, _OTHER_COLUMNS)
+            if copy is None or from_scratch or is_unfit:
+                copy = task.begin(copy, None if from_scratch else connector.start(), head)
+            else:
+                # The files of an earlier version with the same rows may be gone.
+                if head != copy.version and connector.is_same(copy.version, head):
                     copy = task.follow(copy, head)
-            except UnapprovedError:
-                # Otherwise all other environments would have to approve it too.
-                if version == p.FORMAT:
-                    self.ledger.copies.record_needs(key, environment, needed)
-                raise
-            return task.retire(task.described(copy))
+                copy = self._grow(task, copy, self._pending(copy, coverage, head), head)
+            if head != copy.version:
+                copy = task.follow(copy, head)
+            copy = task.retire(task.described(copy))
+            # All environments share the copy, so needs that cannot be met must not be recorded.
+            self.ledger.copies.record_needs(key, environment, needs)
+            return copy
 
     def _grow(self, task: Sync, copy: LocalCopy, pending: Pending, head: str) -> LocalCopy:
         """Add what a copy lacks; the table is read again if the version no longer has it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import persist_assets.analysis.predicates as p
 from persist_assets.core.dialect import quote
 from persist_assets.core.time_values import EXACT, from_spark, spelled
+from persist_assets.external.connectors.protocol import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -104,7 +105,55 @@ def grouped(rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    kinds = {name: kind for name, kind in rows.dtypes if name != NET}
+    return _grouped(rows, [NET], {NET: F.sum(NET), READ: F.count(F.lit(1))})
+
+
+def settled(changes: DataFrame, held: DataFrame) -> DataFrame:
+    """Return how the numbers of held rows change if versions are applied one after another.
+
+    A version that removes more equal rows than are held removes all of them: the rest were there
+    before the start. So what a later version adds is held, whatever was removed before.
+
+    Parameters
+    ----------
+    changes
+        The result of `grouped`, for rows with a column `VERSION`.
+    held
+        All held rows that may equal a removed one.
+    """
+    from pyspark.sql import functions as F
+
+    one, none = F.lit(1).cast("bigint"), F.lit(None).cast("bigint")
+    local = held.withColumns({VERSION: none, NET: one, READ: F.lit(0).cast("bigint")})
+    step = F.when(F.col(VERSION).isNotNull(), F.struct(VERSION, NET))
+    n_held = F.coalesce(F.sum(F.when(F.col(VERSION).isNull(), F.col(NET))), F.lit(0))
+    steps, before = "_persist_steps", "_persist_before"
+    groups = _grouped(
+        changes.unionByName(local),
+        [VERSION, NET, READ],
+        {steps: F.collect_list(step), before: n_held, READ: F.sum(READ)},
+    ).where(F.size(steps) > 0)
+    after = F.aggregate(
+        F.array_sort(steps),
+        F.col(before),
+        lambda n, change: F.greatest(n + change[NET], F.lit(0).cast("bigint")),
+    )
+    return groups.withColumn(NET, after - F.col(before)).drop(steps, before)
+
+
+def _grouped(
+    rows: DataFrame, measured: Collection[str], aggregates: Mapping[str, SparkColumn]
+) -> DataFrame:
+    """Return each distinct row once, with aggregates.
+
+    Parameters
+    ----------
+    measured
+        The columns that do not make rows distinct.
+    """
+    from pyspark.sql import functions as F
+
+    kinds = {name: kind for name, kind in rows.dtypes if name not in measured}
     keys, values = list[Any](), list[Any]()
     for n, (name, kind) in enumerate(kinds.items()):
         column = F.col(quote(name))
@@ -118,10 +167,10 @@ def grouped(rows: DataFrame) -> DataFrame:
         keys += [column.alias(f"_persist_k{n}"), sign.alias(f"_persist_s{n}")]
         values.append(F.first(column).alias(name))
     # Equal rows are rarely in one partition, so counting before the exchange saves nothing.
-    rows = rows.repartition(*map(quote, kinds))
-    n_read = F.count(F.lit(1)).alias(READ)
-    groups = rows.groupBy(*keys).agg(*values, F.sum(NET).alias(NET), n_read)
-    return groups.select(*map(quote, kinds), NET, READ)
+    if kinds:
+        rows = rows.repartition(*map(quote, kinds))
+    values += [column.alias(name) for name, column in aggregates.items()]
+    return rows.groupBy(*keys).agg(*values).select(*map(quote, kinds), *aggregates)
 
 
 def changed(groups: DataFrame) -> DataFrame:
@@ -146,5 +195,7 @@ def without(rows: DataFrame, removed: DataFrame) -> DataFrame:
 
 def are_equal(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> SparkColumn:
     """Return the condition that some columns are equal; NULL equals NULL."""
+    from pyspark.sql import functions as F
+
     tests = [rows[quote(c)].eqNullSafe(others[quote(c)]) for c in names]
-    return reduce(lambda one, other: one & other, tests)
+    return reduce(lambda one, other: one & other, tests or [F.lit(True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from persist_assets.external.connectors.protocol import (
     CHANGE,
     DELETE,
     INSERT,
+    VERSION,
     Changes,
     Pruned,
 )
@@ -47,6 +48,7 @@ from persist_assets.external.row_changes import (
     added,
     changed,
     grouped,
+    settled,
     without,
 )
 from persist_assets.storage.delta_commit import commit
@@ -112,6 +114,13 @@ def alternatives(term: Term) -> Iterator[Term]:
             yield from (p.compared("=", value, choice) for choice in choices)
         else:
             yield part
+
+
+def _persisted(rows: DataFrame, until: ExitStack) -> DataFrame:
+    """Return rows that are computed once, and are released when `until` is closed."""
+    rows = rows.persist()
+    until.callback(rows.unpersist)
+    return rows
 
 
 class _NotHeld(Exception):
@@ -372,8 +381,10 @@ class Sync:
 
         names = [quote(c) for c in copy.columns]
         sign = F.when(F.col(CHANGE) == INSERT, 1).otherwise(-1)
-        groups = grouped(frame.select(*names, sign.alias(NET))).persist()
-        try:
+        is_ordered = n_held is None and not self.external.starts_anywhere
+        keys = [*names, VERSION] if is_ordered else names
+        with ExitStack() as persisted:
+            groups = _persisted(grouped(frame.select(*keys, sign.alias(NET))), persisted)
             measures = self._measures(copy)
             texts = [f"sum({READ})", *measures.expressions()]
             with counted_input(self.engine.session) as input_bytes:
@@ -389,19 +400,34 @@ class Sync:
                     hint="remove 'append_only' from its declaration",
                     location=self.source.location,
                 )
+            if is_ordered and changes.n_removed:
+                groups = _persisted(self._settled(copy, groups, changes), persisted)
+                changes = measures.parse(groups.selectExpr(*measures.expressions()).collect()[0])
             if changes.is_nothing:
                 return self._same_rows(copy, head)
-            net = changed(groups)
-            if changes.n_removed:
-                update = self._rewrite(copy, head, net, changes, is_read=n_held is not None)
-            else:
-                files = self.table.files(copy)
-                update = self._advance(copy, head, added(net), files, lambda _: changes)
-            return self._put(copy, update)
-        except _NotHeld:
-            return self.read_in_full(copy, head, "the copy lacks rows that were removed")
-        finally:
-            groups.unpersist()
+            net = changed(groups).drop(VERSION)
+            try:
+                if changes.n_removed:
+                    update = self._rewrite(copy, head, net, changes, is_read=n_held is not None)
+                else:
+                    files = self.table.files(copy)
+                    update = self._advance(copy, head, added(net), files, lambda _: changes)
+                return self._put(copy, update)
+            except _NotHeld:
+                return self.read_in_full(copy, head, "the copy lacks rows that were removed")
+
+    def _settled(self, copy: LocalCopy, groups: DataFrame, changes: RowChanges) -> DataFrame:
+        """Return how the numbers of held rows change, if the copy does not hold all rows.
+
+        Parameters
+        ----------
+        groups, changes
+            The changes of each version, and their measures.
+        """
+        removed = groups.where(f"{NET} < 0")
+        touched = self.table.touched_files(copy, changes, removed)
+        held = self.table.rows(copy, [*touched]).select(*map(quote, copy.columns))
+        return settled(groups, held)
 
     def _rewrite(
         self, copy: LocalCopy, head: str, net: DataFrame, changes: RowChanges, *, is_read: bool
@@ -429,8 +455,7 @@ class Sync:
         n_rows = sum(touched.values()) + changes.n_added - changes.n_removed
 
         def measure(staged: Staged) -> RowChanges:
-            # Rows from before the start may be removed although the copy never had them.
-            if self.external.starts_anywhere and staged.rows != n_rows:
+            if staged.rows != n_rows:
                 raise _NotHeld
             return changes
 
