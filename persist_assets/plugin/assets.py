@@ -85,7 +85,7 @@ def of_command(default: str) -> Generator[None]:
     Parameters
     ----------
     default
-        The environment of code locations; see `code_version`.
+        The environment of code locations; see `code_version`. Empty: that of this process.
     """
     token = _OF_COMMAND.set(default)
     try:

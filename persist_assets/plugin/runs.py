@@ -135,8 +135,11 @@ def load_definitions(root: str, sources: str) -> dg.Definitions:
     return definitions[0]
 
 
-def project_job(root: str, sources: str, default: str) -> dg.JobDefinition:
-    """Return a job of all assets of a project; Dagster calls this function by its name."""
+def project_job(root: str, sources: str, default: str = "") -> dg.JobDefinition:
+    """Return a job of all assets of a project; Dagster calls this function by its name.
+
+    Runs of earlier releases, which may be executed again, have no `default`; see `of_command`.
+    """
     with of_command(default):
         definitions = load_definitions(root, sources)
     job = dg.define_asset_job("persist_build", selection=dg.AssetSelection.all())
