@@ -9,9 +9,11 @@ have as Spark reads them; otherwise it is a STRING, which loses nothing.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import StorageError
@@ -181,13 +183,13 @@ def _inspect_csv(text: bytes, separator: str | None, has_header: bool | None) ->
         options["sep"] = "\\t" if separator == "\t" else separator
     if '""' in decoded:
         options["escape"] = '"'
-    rows = csv.reader(decoded.splitlines(keepends=True), delimiter=separator)
+    rows = csv.reader(_lines_of(decoded), delimiter=separator)
     first = next(rows)
     has_header = _is_header(first) if has_header is None else has_header
     names = first if has_header else [f"_c{n}" for n in range(len(first))]
     if has_header:
         options["header"] = "true"
-    if any("\n" in value for row in rows for value in row):
+    if any("\n" in value for row in chain([first], rows) for value in row):
         options["multiLine"] = "true"
     table = _Csv(decoded.encode(), separator, len(names), has_header)
     null, types = table.types()
@@ -199,13 +201,18 @@ def _inspect_csv(text: bytes, separator: str | None, has_header: bool | None) ->
 
 def _separator(text: str) -> str:
     """Return the separator that cuts the first lines into the same number of fields, the most."""
-    lines = text.splitlines(keepends=True)[:_LINES]
+    lines = [*islice(_lines_of(text), _LINES)]
 
     def n_fields(separator: str) -> int:
         counts = {len(row) for row in csv.reader(lines, delimiter=separator) if row}
         return counts.pop() if len(counts) == 1 else 1
 
     return max(_SEPARATORS, key=n_fields)
+
+
+def _lines_of(text: str) -> Iterable[str]:
+    """Return the lines of a text with their ends; Unicode's other line ends are parts of values."""
+    return io.StringIO(text, newline="")
 
 
 def _is_header(row: Sequence[str]) -> bool:
@@ -241,7 +248,7 @@ class _Csv:
     def _types(self, nulls: Sequence[str], texts: Any) -> list[str]:
         kinds = [_type_of_text(field.type) for field in self._read(nulls).schema]
         return [
-            "string" if kind in _LOSES and _matches(_LOSES[kind], column) else kind
+            "string" if kind != "string" and _matches(_LOSES.get(kind, _BLANKS), column) else kind
             for kind, column in zip(kinds, texts.columns, strict=True)
         ]
 
@@ -274,13 +281,15 @@ class _Csv:
         )
 
 
+_BLANKS = re.compile(r"\s|.*\s$")
+"""Texts that Arrow trims before it converts them, and Spark does not."""
 _LOSES = {
-    "bigint": re.compile(r"-?0[\dxX]|\+"),
-    "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?(?:nan|inf)", re.I),
-    "timestamp": re.compile(r".*\.\d{7}"),
+    "bigint": re.compile(rf"-?0[\dxX]|\+|{_BLANKS.pattern}"),
+    "double": re.compile(rf"-?0\d|\+|-?\d{{16,}}$|-?(?:nan|inf)|{_BLANKS.pattern}", re.I),
+    "timestamp": re.compile(rf".*\.\d{{7}}|{_BLANKS.pattern}"),
 }
 """Texts that would change as numbers or times, by type: post codes, telephone numbers, long
-numbers, nanoseconds."""
+numbers, nanoseconds; and those with blanks around them."""
 
 
 def _matches(rule: re.Pattern[str], texts: Any) -> bool:

@@ -149,6 +149,20 @@ def test_a_directory_of_compressed_text_is_inspected_in_part(tmp_path: Path) -> 
     assert (columns(data), data.is_partial) == ({"a": "bigint", "b": "string"}, True)
 
 
+def test_numbers_with_blanks_are_texts_as_spark_reads_no_other(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,day,c\n1, 2,2024-01-01 ,3\n")
+    kinds = {"a": "bigint", "b": "string", "day": "string", "c": "bigint"}
+    assert columns(inspect_data(str(tmp_path / "a.csv"))) == kinds
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\x0b", "\x0c"])
+def test_other_line_ends_of_unicode_are_parts_of_values(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.csv").write_text(f"id;name;note\n1;a{end}b;wait\n2;b;c\n", encoding="utf-8")
+    data = inspect_data(str(tmp_path / "a.csv"))
+    assert columns(data) == {"id": "bigint", "name": "string", "note": "string"}
+    assert dict(data.options) == {"header": "true", "sep": ";"}
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_the_beginning_of_a_long_utf_16_file_ends_between_characters(
     tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
