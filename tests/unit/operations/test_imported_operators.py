@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from support.translated import checks, expression, flat, translated
 
 from persist_assets.operations.importing.translation import (
-    Translated,
     UntranslatableError,
-    translate,
     translate_condition,
 )
 
 pytestmark = pytest.mark.proves("W8")
-
-
-def translated(query: str, dialect: str) -> Translated:
-    return translate(query, dialect, lambda _: None)
-
-
-def flat(sql: str) -> str:
-    """Return a statement in one line, without blanks beside parentheses."""
-    return " ".join(sql.split()).replace("( ", "(").replace(" )", ")")
-
-
-def expression(text: str, dialect: str) -> str:
-    return flat(translated(f"SELECT {text} AS y FROM t", dialect).sql)[len("SELECT ") : -12]
-
-
-def checks(query: str, dialect: str) -> list[str]:
-    return [note for note in translated(query, dialect).notes if note.startswith("check")]
 
 
 # -------------------------------------------------------------------------------------------- joins
