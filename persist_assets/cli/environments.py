@@ -444,8 +444,7 @@ def _version(snapshot: Snapshot | None) -> str | None:
 
 def _print_change(change: ManifestChange) -> None:
     at = in_local_time(change.at.isoformat())
-    reason = "to nothing" if (change.kind, change.why) == ("rollback", "to 0") else change.why
-    why = f" [dim]{escape(reason)}[/]" if reason else ""
+    why = f" [dim]{escape(change.why)}[/]" if change.why else ""
     run = f" [dim]run {escape(change.run_id[:8])}[/]" if change.run_id else ""
     out.print(f"[bold]{change.change_id}[/] {at} {change.kind} by {escape(change.by)}{run}{why}")
     for m in change.moves:

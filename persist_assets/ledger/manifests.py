@@ -489,7 +489,7 @@ class Manifests(Part):
         later = sa.and_(manifest_changes.c.change_id > to, manifest_changes.c.kind != "collect")
         with self._write() as connection:
             data = {"to": to}
-            move = _by(by) | {"kind": "rollback", "why": why or f"to {to}"}
+            move = _by(by) | {"kind": "rollback", "why": why or f"to {to or 'nothing'}"}
             idx = self._take_back(connection, environment, later, expected, lost, move, data)
             set_malloy(connection, idx, environment, _malloy_ids(connection, environment, at=to))
         return idx
