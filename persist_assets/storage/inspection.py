@@ -248,7 +248,7 @@ class _Csv:
     def _types(self, nulls: Sequence[str], texts: Any) -> list[str]:
         kinds = [_type_of_text(field.type) for field in self._read(nulls).schema]
         return [
-            "string" if kind != "string" and _matches(_LOSES.get(kind, _BLANKS), column) else kind
+            "string" if kind != "string" and _is_changed(kind, column) else kind
             for kind, column in zip(kinds, texts.columns, strict=True)
         ]
 
@@ -281,20 +281,24 @@ class _Csv:
         )
 
 
-_BLANKS = re.compile(r"\s|.*\s$")
-"""Texts that Arrow trims before it converts them, and Spark does not."""
 _LOSES = {
-    "bigint": re.compile(rf"-?0[\dxX]|\+|{_BLANKS.pattern}"),
-    "double": re.compile(rf"-?0\d|\+|-?\d{{16,}}$|-?(?:nan|inf)|{_BLANKS.pattern}", re.I),
-    "timestamp": re.compile(rf".*\.\d{{7}}|{_BLANKS.pattern}"),
+    "bigint": re.compile(r"-?0[\dxX]|\+"),
+    "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?(?:nan|inf)", re.I),
+    "timestamp": re.compile(r".*\.\d{7}"),
 }
-"""Texts that would change as numbers or times, by type: post codes, telephone numbers, long
-numbers, nanoseconds; and those with blanks around them."""
+"""Beginnings of texts that would change as numbers or times, by type: post codes, telephone
+numbers, long numbers, nanoseconds."""
 
 
-def _matches(rule: re.Pattern[str], texts: Any) -> bool:
-    """Whether a rule matches the beginning of some texts of a column."""
-    return any(map(rule.match, _values(texts)))
+def _is_changed(kind: str, texts: Any) -> bool:
+    """Whether a column holds texts that would change as values of a type.
+
+    Texts with blanks around them count as such: Arrow trims them, Spark does not.
+    """
+    loses = _LOSES.get(kind)
+    return any(
+        text != text.strip() or (loses is not None and loses.match(text)) for text in _values(texts)
+    )
 
 
 def _values(texts: Any) -> list[str]:
@@ -319,7 +323,7 @@ def _inspect_json(text: bytes, location: str) -> Inspected:
     options = (("multiLine", "true"),) if text.lstrip().startswith(b"[") else ()
     try:
         if options:
-            text = _lines(json.loads(text))
+            text = _objects(json.loads(text))
         reading = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         schema = arrow_json.read_json(_in_arrow(text), reading).schema
         times = pa.schema((f.name, pa.string()) for f in schema if pa.types.is_timestamp(f.type))
@@ -365,7 +369,8 @@ def _with_long_integers(text: bytes) -> set[str]:
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def _lines(rows: Iterable[Any]) -> bytes:
+def _objects(rows: Iterable[Any]) -> bytes:
+    """Return JSON with one object in each line."""
     return "\n".join(map(json.dumps, rows)).encode()
 
 
