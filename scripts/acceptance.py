@@ -21,18 +21,19 @@ Made by `make acceptance` from [the rows](acceptance-rows.md) and the markers of
 
 def rows() -> dict[str, tuple[str, str]]:
     """Return section and text of every row, by its identifier."""
-    found: dict[str, tuple[str, str]] = {}
+    promises: dict[str, tuple[str, str]] = {}
     section = ""
     for line in ROWS.read_text().splitlines():
         if line.startswith("## "):
             section = line[3:]
         match = re.match(r"([A-Z]\d+)\+?(?: \([^)]*\))? \| (.*)", line)
         if match:
-            if match[1] in found:
+            if match[1] in promises:
                 sys.exit(f"two rows are called {match[1]}")
-            told = match[2].rpartition(" | ")[0] or match[2]  # behind it is how it is checked
-            found[match[1]] = section, told.strip().replace("|", "\\|")
-    return found
+            # How the promise is checked follows the last bar.
+            promise = match[2].rpartition(" | ")[0] or match[2]
+            promises[match[1]] = section, promise.strip().replace("|", "\\|")
+    return promises
 
 
 def proofs() -> Iterator[tuple[str, str]]:

@@ -63,9 +63,9 @@ def build(
     if keep_going:
         invocation.keep_going = True
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
-    for pattern in selection or () if keep_going else ():
-        with invocation.naming_errors(pattern):
-            pass  # a name of a source with errors is not unknown
+        for pattern in selection or ():
+            with invocation.naming_errors(pattern):
+                pass  # only look the name up: a source with errors is not an unknown one
     with invocation.naming_errors():
         chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
     errors = invocation.project.errors

@@ -261,9 +261,9 @@ def raw_inputs(
 ) -> dict[str, str]:
     """Return the tags of a materialization for the raw tables that its run read.
 
-    The run reads them at the versions that it began with. Dagster would name the last versions
-    reported, by which time another run may have seen newer data. Tables that other code locations
-    materialize have no version of ours.
+    A run reads each table at the version that was current when the run started. Without these
+    tags, Dagster would name the version that was reported last, and another run may have reported
+    newer data since. Tables that other code locations materialize have no version of ours.
     """
     tags: dict[str, str] = {}
     for key in runtime.deps[source.source_id]:

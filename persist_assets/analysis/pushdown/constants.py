@@ -47,9 +47,8 @@ def constant(op: str, words: Sequence[str], typed: Sequence[Typed]) -> Typed | N
     >>> constant("-", (), cents)
     (Term(op='decimal', args=(), words=('0.05',)), 'decimal(3,2)')
     """
-    with localcontext(
-        Context(prec=_WIDE)
-    ):  # modules of the project may have changed the current one
+    # Modules of the project may have changed the current context.
+    with localcontext(Context(prec=_WIDE)):
         try:
             return _constant(op, words, typed)
         except (ValueError, OverflowError):

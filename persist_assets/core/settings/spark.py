@@ -254,7 +254,7 @@ LEGACY_WRITES = (
     "spark.sql.parquet.datetimeRebaseModeInWrite",
     "spark.sql.parquet.int96RebaseModeInWrite",
 )
-"""Settings by which Spark writes early dates that no other program reads as they were."""
+"""Settings that can make Spark write early dates in its old calendar, as it alone reads them."""
 
 _NO_TYPES = (
     TIMEZONE,

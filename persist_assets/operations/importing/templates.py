@@ -198,9 +198,9 @@ class Templates:
             environment = SandboxedEnvironment(
                 undefined=jinja2.StrictUndefined, extensions=["jinja2.ext.do"]
             )
-            for uses in (environment.tests, environment.filters):
-                names = list(uses) if uses is environment.tests else ["default", "d"]
-                uses |= {name: _certain(uses[name]) for name in names}
+            tests, filters = environment.tests, environment.filters
+            tests |= {name: _certain(test) for name, test in tests.items()}
+            filters |= {name: _certain(filters[name]) for name in ("default", "d")}
             macros: list[tuple[list[str], Any]] = []
             for text in self.macros.values():
                 plain, _ = without_blocks(text)

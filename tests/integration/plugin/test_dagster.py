@@ -174,8 +174,8 @@ def test_a_run_builds_tables_and_reports_their_metadata(
 ) -> None:
     result = run(load(root), instance)
     assert result.success
-    told = materializations(result)
-    metadata = told["p"].metadata
+    events = materializations(result)
+    metadata = events["p"].metadata
     assert metadata["dagster/row_count"].value == 2
     assert metadata["bytes"].value > 0
     assert metadata["action"].value == "built"
@@ -188,14 +188,14 @@ def test_a_run_builds_tables_and_reports_their_metadata(
     assert [(c.type, c.description) for c in schema] == [("bigint", "One."), ("string", None)]
     checks = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     assert checks == {"not_null_a": True, "expr_small": True}
-    assert told["p"].tags["dagster/data_version"].startswith("2:")
+    assert events["p"].tags["dagster/data_version"].startswith("2:")
 
     again = run(load(root), instance)
     assert again.success
     assert {m.metadata["action"].value for m in materializations(again).values()} == {"reused"}
     assert (
         materializations(again)["p"].tags["dagster/data_version"]
-        == told["p"].tags["dagster/data_version"]
+        == events["p"].tags["dagster/data_version"]
     )
 
 
@@ -263,12 +263,12 @@ def test_a_step_records_the_raw_version_that_its_run_reads(
     done = run(definitions, instance, asset_selection=chosen)
     assert done.success
     newer, older = versions_of(instance, T)
-    told = materializations(done)
-    assert told["first"].tags is not None
-    assert told["second"].tags is not None
-    assert told["second"].tags["dagster/input_data_version/m/t"] == older != newer
+    events = materializations(done)
+    assert events["first"].tags is not None
+    assert events["second"].tags is not None
+    assert events["second"].tags["dagster/input_data_version/m/t"] == older != newer
     pointer = "dagster/input_event_pointer/m/t"
-    assert told["second"].tags[pointer] == told["first"].tags[pointer]
+    assert events["second"].tags[pointer] == events["first"].tags[pointer]
     graph = definitions.resolve_asset_graph()
     resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
     status = {n: resolver.get_status(dg.AssetKey(["m", n])).value for n in ("second", "third")}

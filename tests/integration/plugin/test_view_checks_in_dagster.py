@@ -112,6 +112,6 @@ def test_a_location_with_older_code_deletes_no_rows_that_newer_code_keeps(
     job = load(root).resolve_implicit_global_asset_job_def()
     done = job.execute_in_process(instance=instance)
     (unique,) = (e for e in done.get_asset_check_evaluations() if "unique" in e.check_name)
-    kept = str(unique.metadata["failing_rows"].value)
+    failing_rows = str(unique.metadata["failing_rows"].value)
     assert older.resolve_job_def("persist_gc").execute_in_process(instance=instance).success
-    assert sorted(read_failures(kept)["b"].to_pylist()) == ["x", "y"]
+    assert sorted(read_failures(failing_rows)["b"].to_pylist()) == ["x", "y"]

@@ -291,9 +291,9 @@ models:
     }
     imported, project = carry(dbt(tmp_path, files), new, "duckdb")
     assert not imported.not_carried
-    found = source(project, "a").annotation.checks
-    assert [c.values for c in found if c.values] == [("New  York", " x", 'a\tb\n"c')]
-    assert {c.expression for c in found if c.expression} == {
+    checks = source(project, "a").annotation.checks
+    assert [c.values for c in checks if c.values] == [("New  York", " x", 'a\tb\n"c')]
+    assert {c.expression for c in checks if c.expression} == {
         "name <> 'a  b'",
         "id > 0 AND id < 9",
         "CAST(id AS STRING) <> 'x'",
