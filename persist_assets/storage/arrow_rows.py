@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_SPARK_VERSION = {b"org.apache.spark.version": b"3.0.0"}
+AS_SPARK_3 = {b"org.apache.spark.version": b"3.0.0"}
 """The metadata of a Parquet file whose dates Spark reads as they are, in each rebase mode."""
 
 
@@ -69,6 +69,6 @@ def write_rows(rows: Any, place: str) -> None:
 
     with reached(place) as (system, path):
         system.create_dir(path, recursive=True)
-        rows = rows.replace_schema_metadata(_SPARK_VERSION | (rows.schema.metadata or {}))
+        rows = rows.replace_schema_metadata(AS_SPARK_3 | (rows.schema.metadata or {}))
         with system.open_output_stream(f"{path}/part-0.parquet") as stream:
             write_table(rows, stream, compression="snappy")

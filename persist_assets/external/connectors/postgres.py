@@ -423,7 +423,7 @@ class PostgresConnector:
         batches = self._transaction.batches(needed, f"{self._table().name}{where}")
         kinds = [f"c{n} {self._stored_kind(c)}" for n, c in enumerate(needed)]
         if self.staging is not None:
-            place = f"{self.staging}/{uuid.uuid4().hex}.parquet"
+            place = f"{self.staging}/{uuid.uuid4().hex}"
             n_rows = write_batches(batches, place)
             frame = session.createDataFrame([], ", ".join(kinds))
             if n_rows:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.trust import permit
 from persist_assets.external.connectors.postgres_columns import IN_VIEW, arrow_type, fetched_text
+from persist_assets.storage.arrow_rows import AS_SPARK_3
 from persist_assets.storage.files import reached
 
 if TYPE_CHECKING:
@@ -222,29 +223,33 @@ class _Received(io.RawIOBase):
         return filled
 
 
-def write_batches(batches: Iterator[Any], place: str) -> int:
-    """Write Arrow batches as a Parquet file, and return how many rows it has; 0: no file."""
+FILE_BYTES = 128 << 20
+"""The size in memory at which a file of rows is full: object stores take each file as a whole."""
+
+
+def write_batches(batches: Iterator[Any], place: str, file_bytes: int = FILE_BYTES) -> int:
+    """Write Arrow batches as Parquet files of a directory, and return how many rows they have.
+
+    Without batches, there is no directory.
+    """
     from pyarrow import parquet
 
-    n_rows = 0
-    first = next(batches, None)
-    if first is None:
-        return 0
+    n_rows = n_files = 0
+    batch = next(batches, None)
     with reached(place) as (system, path):
-        system.create_dir(path.rpartition("/")[0], recursive=True)
-        with (
-            system.open_output_stream(path) as stream,
-            parquet.ParquetWriter(stream, first.schema) as writer,
-        ):
-            for batch in _with(first, batches):
-                writer.write_batch(batch)
-                n_rows += batch.num_rows
+        while batch is not None:
+            system.create_dir(path, recursive=True)
+            schema, n_bytes = batch.schema.with_metadata(AS_SPARK_3), 0
+            with (
+                system.open_output_stream(f"{path}/part-{n_files}.parquet") as stream,
+                parquet.ParquetWriter(stream, schema) as writer,
+            ):
+                while batch is not None and n_bytes < file_bytes:
+                    writer.write_batch(batch.replace_schema_metadata(AS_SPARK_3))
+                    n_rows, n_bytes = n_rows + batch.num_rows, n_bytes + batch.nbytes
+                    batch = next(batches, None)
+            n_files += 1
     return n_rows
-
-
-def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def moved_on(label: str) -> GoneError:
