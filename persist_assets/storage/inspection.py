@@ -283,11 +283,14 @@ class _Csv:
 
 _LOSES = {
     "bigint": re.compile(r"-?0[\dxX]|\+"),
-    "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?(?:nan|inf)", re.I),
+    "double": re.compile(
+        r"-?0\d|\+|-?\d{16,}$|-?[0.]*+(?:\d\.?){17,}[1-9]|-?(?:nan|inf)",
+        re.I,
+    ),
     "timestamp": re.compile(r".*\.\d{7}"),
 }
 """Beginnings of texts that would change as numbers or times, by type: post codes, telephone
-numbers, long numbers, nanoseconds."""
+numbers, long numbers (a DOUBLE has up to 17 digits), nanoseconds."""
 
 
 def _is_changed(kind: str, texts: Any) -> bool:

@@ -63,6 +63,11 @@ def test_threads_do_not_hold_a_text_after_its_inspection() -> None:
         (("1.5", "NaN"), "string"),  # Spark expects its own spellings
         (("1.5", "inf"), "string"),
         (("12345678901234567890", "1"), "string"),  # a DOUBLE would lose digits
+        (("1234567890.123456789", "1"), "string"),
+        (("0.1234567890123456789", "1"), "string"),
+        (("-0.30000000000000004", "1"), "double"),  # as programs write a DOUBLE
+        (("0.00000000000000000001", "100000000000000000000.5"), "string"),
+        (("0.00000000000000000001", "1.500000000000000000000"), "double"),
         (("yes", "no"), "string"),
     ],
 )
