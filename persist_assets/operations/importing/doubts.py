@@ -61,13 +61,13 @@ _ALSO_EQUAL: Mapping[str, frozenset[str]] = {
     dialect: frozenset(names.split())
     for dialect, names in {
         "duckdb": """
-            avg median stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim
+            median stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim
             length len strlen left right strpos position instr split_part concat_ws md5 last_day
             reverse string_agg group_concat listagg arg_max arg_min max_by min_by quantile
             quantile_cont quantile_disc array_agg list dayofmonth
             """,
         "postgres": """
-            avg stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim btrim
+            stddev stddev_samp stddev_pop variance var_samp var_pop trim ltrim rtrim btrim
             length left right strpos position split_part concat_ws md5 reverse div string_agg
             array_agg
             """,
@@ -82,7 +82,7 @@ _ALSO_EQUAL: Mapping[str, frozenset[str]] = {
             zeroifnull nullifzero equal_null dayofmonth
             """,
         "bigquery": """
-            avg stddev stddev_samp stddev_pop variance var_samp var_pop length strpos reverse
+            stddev stddev_samp stddev_pop variance var_samp var_pop length strpos reverse
             string_agg safe_divide last_day struct div offset ordinal safe_offset
             safe_ordinal week
             """,

@@ -153,3 +153,10 @@ def test_conditions_lose_comments_and_keep_blanks_in_texts() -> None:
 def test_conditions_have_the_notes_of_queries() -> None:
     (note,) = translate_condition("a / b > 1", "postgres").notes
     assert "two integers" in note
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "postgres", "bigquery", "snowflake", "tsql"])
+def test_averages_are_noted(dialect: str) -> None:
+    # Of DECIMAL(10, 2), Spark's have six digits behind the point, DuckDB's are doubles.
+    note = f"check `avg`: for integers and decimals, {dialect} may return more or fewer digits"
+    assert note in checks("SELECT avg(x) AS y FROM t", dialect)
