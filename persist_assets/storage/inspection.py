@@ -283,10 +283,7 @@ class _Csv:
 
 _LOSES = {
     "bigint": re.compile(r"-?0[\dxX]|\+"),
-    "double": re.compile(
-        r"-?0\d|\+|-?\d{16,}$|-?[0.]*+(?:\d\.?){17,}[1-9]|-?(?:nan|inf)",
-        re.I,
-    ),
+    "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?[0.]*+(?:\d\.?){17,}[1-9]|-?(?:nan|inf)", re.I),
     "timestamp": re.compile(r".*\.\d{7}"),
 }
 """Beginnings of texts that would change as numbers or times, by type: post codes, telephone

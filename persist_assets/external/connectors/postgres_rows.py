@@ -223,11 +223,11 @@ class _Received(io.RawIOBase):
         return filled
 
 
-FILE_BYTES = 128 << 20
+_FILE_BYTES = 128 << 20
 """The size in memory at which a file of rows is full: object stores take each file as a whole."""
 
 
-def write_batches(batches: Iterator[Any], place: str, file_bytes: int = FILE_BYTES) -> int:
+def write_batches(batches: Iterator[Any], place: str, file_bytes: int = _FILE_BYTES) -> int:
     """Write Arrow batches as Parquet files of a directory, and return how many rows they have.
 
     Without batches, there is no directory.
