@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.durations import in_short
 from persist_assets.core.settings.keys import KEEP_GOING
-from persist_assets.planning.selection import find_source
+from persist_assets.planning.selection import find_source, names_in
 
 if TYPE_CHECKING:
     from persist_assets.operations.documents.builds import BuildDocument, RunDocument
@@ -63,8 +64,8 @@ def build(
     if keep_going:
         invocation.keep_going = True
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
-        for pattern in selection or ():
-            with invocation.naming_errors(pattern):
+        for name in chain.from_iterable(map(names_in, selection or ())):
+            with invocation.naming_errors(name):
                 pass  # only look the name up: a source with errors is not an unknown one
     with invocation.naming_errors():
         chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]

@@ -88,6 +88,18 @@ def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
     return tuple(s.source_id for s in every if name == s.source_id or _is_called(s, name))
 
 
+def names_in(pattern: str) -> list[str]:
+    """Return the names of sources in a pattern, which may be wrong.
+
+    Examples
+    --------
+    >>> names_in('2+orders and not (tag:nightly or "late orders"+)')
+    ['orders', 'late orders']
+    """
+    words = (match[2] for match in _WORD.finditer(pattern) if not match[1])
+    return [w.strip('"') for w in words if not re.fullmatch(r"(?i:and|or|not|roots|sinks)", w)]
+
+
 def _is_called(source: Source | Broken, name: str) -> bool:
     parts = re.split(r"[/.]", name)
     return may_mean(source.asset_key, parts) or may_mean(source.full_key, parts)
@@ -142,6 +154,8 @@ _ATTRIBUTE = re.compile(r"([A-Za-z_]+):")
 _NAME = re.compile(r'"([^"]+)"|([\w./@*?-]+)')
 _VALUE = re.compile(r'"([^"]*)"|([^\s()"+=]+)')
 _EQUALS = re.compile("=")
+_WORD = re.compile(r'(?:\d*\+)?([A-Za-z_]+:)?("[^"]+"|[\w./@*?=-]+)(?:\+\d*)?')
+"""A name, or an attribute with its value; with the signs around it."""
 _DEEPEST = 100
 
 

@@ -33,9 +33,11 @@ from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import Store, spark_pattern, spark_settings, spark_uri
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import SparkEngine
+from persist_assets.external.connectors.postgres_rows import write_batches
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote
+from persist_assets.storage.arrow_rows import read_rows
 from persist_assets.storage.delta_commit import Staged, commit, find_staged, with_copies
 from persist_assets.storage.delta_deletions import delete_builds, find_written
 from persist_assets.storage.delta_tables import (
@@ -119,6 +121,16 @@ def test_files_are_copied_within_a_bucket_and_out_of_it(bucket: str, tmp_path: P
         assert read_sample(read_version(root, 0).files, 9) == read_sample(
             read_version(first.root, 0).files, 9
         )
+
+
+def test_staged_rows_are_several_files_of_a_bucket(bucket: str) -> None:
+    batches = [pa.record_batch({"a": [n, n]}) for n in range(3)]  # 16 bytes each
+    place = f"{bucket}/é+%/rows"
+    assert write_batches(iter(batches), place, file_bytes=17) == 6
+    assert sorted(f.name for f in list_files(place)) == ["part-0.parquet", "part-1.parquet"]
+    assert sorted(read_rows(place)["a"].to_pylist()) == [0, 0, 1, 1, 2, 2]
+    delete_directory(place)
+    assert not list_files(place)
 
 
 @pytest.mark.slow
