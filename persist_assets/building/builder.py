@@ -34,7 +34,14 @@ from persist_assets.building.publishing import announce, check_names
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
-from persist_assets.building.start import check_started, plan_step, start, wants_of
+from persist_assets.building.start import (
+    check_started,
+    is_inherited,
+    own_entry,
+    plan_step,
+    start,
+    wants_of,
+)
 from persist_assets.building.strategies.choose import maintenance_of, strategy_of
 from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
@@ -65,7 +72,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.annotations import Fallback
     from persist_assets.core.model.plans import Plan
     from persist_assets.core.model.project import Project
-    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Span
@@ -229,6 +236,7 @@ class Builder:
         self.observer.pins.sync([source.source_id])
         take_over(self.observer, self.run_id)
         with self._leased(source) as (held,):
+            before = own_entry(self.observer, source)  # a later promotion must not be undone
             world = self.observer.observe([source], is_whole)
             step = plan_step(
                 self.observer,
@@ -239,7 +247,7 @@ class Builder:
                 keys=keys,
                 recompute_span=recompute_span,
             )
-            started = start(self.observer, self.tables, source, step, world)
+            started = start(self.observer, self.tables, source, step, world, before)
             work = PendingBuild(started, self._new_build(started), held)
             with during(work), self._recorded(work):
                 self._record_started(work)
@@ -396,7 +404,7 @@ class Builder:
         now = {"current_at": work.started.current_at, "origin": work.started.origin}
         present = replace(present, as_of=step.as_of, partitions=partitions, **now)
         self._reuse(work, present, world)
-        work.inherited = self._is_inherited(work)
+        work.inherited = is_inherited(self.observer, work)
 
     def _reuse(self, work: PendingBuild, present: Snapshot, world: World) -> None:
         """Use an existing table as the result; run the checks whose results may have changed."""
@@ -404,34 +412,6 @@ class Builder:
         work.checks = self._checking.recheck(work, present, world)
         if self._checking.has_new_guards(work.source, present):
             self._temporary.compute(work.source.bindings, world, checked=True)
-
-    def _is_inherited(self, work: PendingBuild) -> bool:
-        """Whether readers of the environment already see a snapshot of an environment it reads.
-
-        If the snapshot would be too old by what that environment knows of it, it becomes the
-        environment's own, which knows that it is current.
-        """
-        environment, build_id = self.settings.environment, work.source.build_id
-        manifest_environment = self.ledger.manifests.find_snapshot(environment, build_id)
-        published = self.ledger.manifests.find_snapshot(
-            environment, build_id, reads=self.settings.reads
-        )
-        return (
-            published is not None
-            and manifest_environment != work.snapshot == published
-            and not any(self.observer.is_expired(s, published) for s in self._resting_on(build_id))
-        )
-
-    def _resting_on(self, build_id: BuildID) -> Iterable[Source]:
-        """Return the sources with a BuildID, and everything downstream of them."""
-        downstream: dict[SourceID, Source] = {}
-        stack = [*self.project.by_build_id[build_id]]
-        while stack:
-            source = stack.pop()
-            if source.source_id not in downstream:
-                downstream[source.source_id] = source
-                stack += (self.project.by_id[s] for s in self.project.readers[source.source_id])
-        return downstream.values()
 
     # --------------------------------------------------------------------------------- parking
 
@@ -500,6 +480,7 @@ class Builder:
             self.ledger.builds.is_under_way(work.build)
             and self.observer.inputs(work.source) == work.started.inputs
             and (not work.source.keeps_history or self._is_last(work))
+            and own_entry(self.observer, work.source) in (work.started.before, work.snapshot)
             and self.observer.is_readable(work.snapshot, is_whole)
         )
 
@@ -637,7 +618,7 @@ class Builder:
         """Return the snapshot that readers will see after a committed build."""
         assert work.snapshot is not None
         # The other environment may have moved on since.
-        inherited = work.inherited and self._is_inherited(work)
+        inherited = work.inherited and is_inherited(self.observer, work)
         return Publication(
             work.build,
             work.snapshot,
@@ -645,11 +626,13 @@ class Builder:
             work.leases,
             moves=not inherited,
             refs=work.started.refs,
+            kept_refs=work.started.kept_refs,
             kept_rows=work.started.kept_rows,
             used=work.used,
             environments=self.settings.environments,
             taken=work.taken,
             asset_key=work.source.key,
+            replaces=(work.started.before, work.snapshot),
         )
 
     def _announce(self, works: Iterable[PendingBuild]) -> None:

@@ -55,6 +55,8 @@ class Started:
         The text from which all rows of its snapshot come; see `Snapshot.origin`.
     refs
         The partitions that become available; for an unpartitioned table, the table.
+    kept_refs
+        The partitions that it keeps of another environment's table, and that become available.
     """
 
     source: Source
@@ -68,6 +70,7 @@ class Started:
     is_within: bool = False
     origin: Origin | None = None
     refs: tuple[PartitionRef, ...] = ()
+    kept_refs: tuple[PartitionRef, ...] = ()
 
     @property
     def keeps_files(self) -> bool:

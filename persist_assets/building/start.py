@@ -24,13 +24,16 @@ from persist_assets.planning.world import UNVERSIONED
 from persist_assets.storage.delta_tables import find_table, is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
     from persist_assets.building.observe import Observer
+    from persist_assets.building.stages import PendingBuild
     from persist_assets.building.tables import Tables
     from persist_assets.core.model.plans import Step
-    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
     from persist_assets.planning.world import World
@@ -78,9 +81,21 @@ def continued_in_place(tables: Tables, step: Step) -> Step:
     return step
 
 
-def start(observer: Observer, tables: Tables, source: Source, step: Step, world: World) -> Started:
-    """Return what the build will do."""
-    before = observer.ledger.manifests.find_snapshot(observer.settings.environment, source.build_id)
+def start(
+    observer: Observer,
+    tables: Tables,
+    source: Source,
+    step: Step,
+    world: World,
+    before: Snapshot | None,
+) -> Started:
+    """Return what the build will do.
+
+    Parameters
+    ----------
+    before
+        The environment's own snapshot before `world` was observed.
+    """
     is_own = before is not None and before.table not in world.foreign
     base = before if is_own and before == step.goes_on_from else None
     continued = step.snapshot or base
@@ -92,6 +107,7 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         is_read = step.base is None or stays_of == world.manifest.get(source.build_id)
         kept_rows = Kept(stays_of.build_uid, stays, own=is_read)
     row_inputs = inputs(observer.project, source, world) or ()
+    refs = _refs(observer, source, step, world)
     return Started(
         source=source,
         step=step,
@@ -103,7 +119,8 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         kept_rows=kept_rows,
         is_within=base is not None,
         origin=origin_of(observer.project, source, world, step, row_inputs),
-        refs=_refs(observer, source, step, world),
+        refs=refs,
+        kept_refs=_kept_refs(observer, source, step, world, refs),
     )
 
 
@@ -125,6 +142,20 @@ def _refs(observer: Observer, source: Source, step: Step, world: World) -> tuple
         fetch = observer.ledger.partitions.fetch_available
         known = fetch(observer.settings.environment, refs=refs)
     return tuple(ref for ref in refs if ref not in known)
+
+
+def _kept_refs(
+    observer: Observer, source: Source, step: Step, world: World, refs: Collection[PartitionRef]
+) -> tuple[PartitionRef, ...]:
+    """Return the partitions of another environment's table that readers get besides new ones."""
+    base = step.base
+    if base is None or step.partitions is None or base == world.manifest.get(source.build_id):
+        return ()
+    order = world.keys[source.source_id]
+    present = filled_keys(order, step.partitions.filled)
+    kept = [r for key in order if key in present and (r := ref_of(source.key, key)) not in refs]
+    known = observer.ledger.partitions.fetch_available(observer.settings.environment, refs=kept)
+    return tuple(ref for ref in kept if ref not in known)
 
 
 def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple[Want, ...]:
@@ -274,3 +305,39 @@ def _check_first(observer: Observer, started: Started) -> None:
             " on_change=rebuild and build with --full-refresh",
             location=source.location,
         )
+
+
+def own_entry(observer: Observer, source: Source) -> Snapshot | None:
+    """Return the snapshot that the environment itself, not one that it reads, has of a source."""
+    return observer.ledger.manifests.find_snapshot(observer.settings.environment, source.build_id)
+
+
+def is_inherited(observer: Observer, work: PendingBuild) -> bool:
+    """Whether readers of the environment already see a snapshot of an environment it reads.
+
+    If the snapshot would be too old by what that environment knows of it, it becomes the
+    environment's own, which knows that it is current.
+    """
+    settings, build_id = observer.settings, work.source.build_id
+    published = observer.ledger.manifests.find_snapshot(
+        settings.environment, build_id, reads=settings.reads
+    )
+    return (
+        published is not None
+        and own_entry(observer, work.source) != work.snapshot == published
+        and not any(
+            observer.is_expired(s, published) for s in _resting_on(observer.project, build_id)
+        )
+    )
+
+
+def _resting_on(project: Project, build_id: BuildID) -> Iterable[Source]:
+    """Return the sources with a BuildID, and everything downstream of them."""
+    downstream: dict[SourceID, Source] = {}
+    stack = [*project.by_build_id[build_id]]
+    while stack:
+        source = stack.pop()
+        if source.source_id not in downstream:
+            downstream[source.source_id] = source
+            stack += (project.by_id[s] for s in project.readers[source.source_id])
+    return downstream.values()

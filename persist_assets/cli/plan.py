@@ -35,6 +35,7 @@ from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.changed_checks import ChangedCheck
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
 from persist_assets.planning.maintenance import way_out, why_all_rows
+from persist_assets.planning.promotion import is_elsewhere
 from persist_assets.planning.reach import partitions_in_range
 
 
@@ -82,10 +83,12 @@ def plan(
     out.print(plan_tree(invocation.project, planned, checks))
     for holding in holdings:
         print_holding(holding)
+    manifest = invocation.observer.manifest()
     n = sum(step.action == "build" for step in planned.steps)
-    out.print(
-        f"{n} to build, {len(planned.steps) - n} up to date in [bold]{planned.environment}[/]"
-    )
+    n_elsewhere = sum(is_elsewhere(step, manifest) for step in planned.steps)
+    n_current = len(planned.steps) - n - n_elsewhere
+    elsewhere = f"{n_elsewhere} to reuse from another environment, " if n_elsewhere else ""
+    out.print(f"{n} to build, {elsewhere}{n_current} up to date in [bold]{planned.environment}[/]")
     if compared:
         changes = compare(*compared)
         out.print(changes_tree(f"against {against}", [c for c in changes if c.change != "same"]))

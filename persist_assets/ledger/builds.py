@@ -66,6 +66,8 @@ class Publication:
         environment.
     refs
         The partitions that the publication makes available.
+    kept_refs
+        Partitions of the kept rows that it also makes available, unless they are tainted.
     kept_rows
         The rows of an earlier snapshot that the build keeps.
     used, environments
@@ -74,6 +76,8 @@ class Publication:
         The snapshot itself, if it comes from another environment.
     asset_key
         The asset that has the partitions.
+    replaces
+        The snapshots that the manifest entry may name now; None: any.
     """
 
     build: Build
@@ -82,11 +86,13 @@ class Publication:
     leases: Sequence[Lease] = ()
     moves: bool = True
     refs: Sequence[str] = ()
+    kept_refs: Sequence[str] = ()
     kept_rows: Kept | None = None
     used: Collection[str] = ()
     environments: Collection[str] = ()
     taken: Collection[str] = ()
     asset_key: str = ""
+    replaces: Collection[Snapshot | None] | None = None
 
 
 class Builds(Part):
@@ -181,9 +187,11 @@ class Builds(Part):
         ------
         ConflictError
             A lease is lost, so another process may write the table; the build was recorded as
-            interrupted; the snapshot was collected; or an input was tainted. Nothing was published.
+            interrupted; the snapshot was collected; an input was tainted; or a promotion or
+            rollback changed the manifest entry. Nothing was published.
         """
         with self._write() as connection:
+            _require_entries(connection, [publication])
             self._publish(connection, publication, malloy)
 
     @repeated
@@ -202,6 +210,7 @@ class Builds(Part):
             See `publish`. None of them was published.
         """
         with self._write() as connection:
+            _require_entries(connection, publications)
             for publication in publications:
                 self._publish(connection, publication, malloy, request_id=request_id)
             succeed_request(self._events, connection, request_id)
@@ -699,6 +708,27 @@ def _require_leases(connection: Connection, held: Sequence[Lease]) -> None:
         )
 
 
+def _require_entries(connection: Connection, publications: Sequence[Publication]) -> None:
+    """Refuse to replace a table that a promotion or a rollback published during the build."""
+    version = (builds.c.snapshot_uid, builds.c.version)
+    query = sa.select(*version).join(manifest_entries, ENTRY)
+    for publication in publications:
+        build, replaces = publication.build, publication.replaces
+        if replaces is None or not publication.moves:
+            continue
+        here = manifest_entries.c.environment == build.environment
+        row = connection.execute(query.where(here, manifest_entries.c.build_id == build.build_id))
+        entry = row.one_or_none()
+        expected = [s and (s.build_uid, s.version) for s in replaces]
+        if (entry and tuple(entry)) not in expected:
+            name = build.source_id.partition("@")[0]
+            raise ConflictError(
+                f"a promotion or rollback changed the table of `{name}` in {build.environment} "
+                "during the build",
+                hint="build again",
+            )
+
+
 def _available(connection: Connection, publication: Publication, name: str) -> list[str]:
     """Return the partitions that a publication makes available: those that are not tainted.
 
@@ -708,11 +738,12 @@ def _available(connection: Connection, publication: Publication, name: str) -> l
         Rows that the build keeps are tainted by now.
     """
     build, snapshot = publication.build, publication.snapshot
-    uids = dict.fromkeys(publication.refs, snapshot.build_uid)
+    all_refs = (*publication.refs, *publication.kept_refs)
+    uids = dict.fromkeys(all_refs, snapshot.build_uid)
     assets = [publication.asset_key] if publication.asset_key else ()
     tainted = tainted_refs(connection, publication.environments, uids, assets)
     reuses_partitions = snapshot.build_uid != build.build_uid and snapshot.partitions is not None
-    if tainted and not reuses_partitions:
+    if not tainted.isdisjoint(publication.refs) and not reuses_partitions:
         message = f"rows that `{name}` keeps were tainted meanwhile"
         raise ConflictError(message, hint="build again")
-    return [ref for ref in publication.refs if ref not in tainted]
+    return [ref for ref in all_refs if ref not in tainted]

@@ -22,6 +22,7 @@ from persist_assets.core.errors import (
     did_you_mean,
 )
 from persist_assets.core.model.columns import Column
+from persist_assets.core.spark_types import UnknownTypeError, fields_of
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
 from persist_assets.operations.cases import Case, Number, Rows
@@ -231,6 +232,8 @@ class _Run:
             if unknown is not None:
                 hint = did_you_mean(unknown, types) or f"known columns: {', '.join(types)}"
                 raise NotFoundError(f"`{label}` has no column `{unknown}`", hint=hint)
+            for name, value in row.items():
+                _check_fields(value, types[names[name.lower()]], f"`{name}` of `{label}`")
         lowered = [{k.lower(): v for k, v in row.items()} for row in rows.values]
         texts = [tuple(_text(row.get(n.lower())) for n in types) for row in lowered]
         schema = ", ".join(f"{quote(name)} STRING" for name in types)
@@ -330,7 +333,49 @@ def _text(value: Any) -> str | None:
     """Return a value as text: of nested values, JSON."""
     if value is None or isinstance(value, str):
         return value
-    return value.text if isinstance(value, Number) else json.dumps(value)
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON, with numbers as the user wrote them."""
+    if isinstance(value, Number):
+        return value.text
+    if isinstance(value, dict):
+        fields: dict[Any, Any] = value
+        return "{" + ", ".join(f"{json.dumps(str(k))}: {_json(v)}" for k, v in fields.items()) + "}"
+    if isinstance(value, list):
+        items: list[Any] = value
+        return "[" + ", ".join(map(_json, items)) + "]"
+    return json.dumps(value)
+
+
+def _check_fields(value: Any, kind: str, label: str) -> None:
+    """Check that a nested value has no fields that its type lacks; Spark would ignore them.
+
+    Raises
+    ------
+    NotFoundError
+        It has one.
+    """
+    if isinstance(value, list) and kind.startswith("array<"):
+        items: list[Any] = value
+        for item in items:
+            _check_fields(item, kind[len("array<") : -1], label)
+    elif isinstance(value, dict) and kind.startswith("map<"):
+        entries: dict[Any, Any] = value
+        for item in entries.values():
+            _check_fields(item, _value_type(kind), label)
+    elif isinstance(value, dict) and kind.startswith("struct<"):
+        members: dict[Any, Any] = value
+        try:
+            fields = {name.lower(): of for name, of in fields_of(kind)}
+        except UnknownTypeError:  # a name with blanks or the like, which Spark does not quote
+            return
+        for name, item in members.items():
+            if str(name).lower() not in fields:
+                hint = did_you_mean(str(name), fields) or f"known fields: {', '.join(fields)}"
+                raise NotFoundError(f"{label} has no field `{name}`", hint=hint)
+            _check_fields(item, fields[str(name).lower()], label)
 
 
 def _parsed(column: str, kind: str) -> str:
@@ -338,6 +383,17 @@ def _parsed(column: str, kind: str) -> str:
     if kind.startswith(("array", "map", "struct")):
         return f"from_json({column}, '{kind}', map('mode', 'FAILFAST')) AS {column}"
     return f"CAST({column} AS {kind}) AS {column}"
+
+
+def _value_type(kind: str) -> str:
+    """Return the type of the values of a map type."""
+    depth = 0
+    inner = kind[len("map<") : -1]
+    for at, char in enumerate(inner):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and not depth:
+            return inner[at + 1 :]
+    return ""
 
 
 def _guess(rows: Rows, column: str) -> str:

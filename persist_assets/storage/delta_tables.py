@@ -316,10 +316,25 @@ def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
         with reached(path) as (system, inner), system.open_input_file(inner) as source:
             batches = pq.ParquetFile(source).iter_batches(n - len(rows), use_threads=False)
             for batch in batches:
-                rows += batch.to_pylist()
+                columns = {name: _values(batch.column(name)) for name in batch.schema.names}
+                rows += (
+                    dict(zip(columns, row, strict=True))
+                    for row in zip(*columns.values(), strict=True)
+                )
                 if len(rows) >= n:
                     return rows[:n]
     return rows
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values of an Arrow array; as texts, if Python lacks their dates or times."""
+    import pyarrow as pa
+
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):  # years before 1, or after 9999
+        nested = pa.types.is_nested(column.type)
+        return ["…"] * len(column) if nested else column.cast(pa.string()).to_pylist()
 
 
 def find_writer(root: str, version: int) -> tuple[str, str] | None:

@@ -215,7 +215,8 @@ def _find_current(observer: Observer, places: Mapping[PartitionRef, Place]) -> s
         step = steps[place.source.source_id]
         to_build = is_due(step, manifest)
         if step.action == "build" and place.key is not None and step.keys is not None:
-            to_build = place.key in step.keys
+            is_read = step.base is None or step.base == manifest.get(step.build_id)
+            to_build = place.key in step.keys or not is_read
         if not to_build:
             current.add(ref)
     return current
@@ -707,6 +708,8 @@ def _record_failure(
         for ref in waits_for
         if not split_graph(ref)[0]
     ]
+    if find_available(builder.observer, {*waits_for}).issuperset(waits_for):
+        waits_for = ()  # otherwise the wants would be requested again at once, without a pause
     name = f"`{building.key}`: " if building is not None else ""
     text = str(error) if isinstance(error, Exception) else "interrupted"
     message = f"{name}{text or type(error).__name__}"

@@ -28,6 +28,8 @@ SELECT shop, total, total / 3 AS third FROM totals;
 CREATE VIEW latest AS SELECT id, shop, at FROM orders;
 --@ persist
 CREATE VIEW above AS SELECT shop FROM by_shop WHERE total > 5;
+CREATE VIEW nested AS
+SELECT named_struct('v', CAST('12345678901235567' AS DECIMAL(20, 2)), 'w', id) AS s FROM orders;
 """
 PYTHON = """
 from persist_assets import table
@@ -68,6 +70,10 @@ merged:
   source: latest
   inputs: {orders: "VALUES (1, 'old', TIMESTAMP '2024-01-01'), (1, 'new', TIMESTAMP '2024-01-02') AS t(id, shop, at)"}
   expect: [{id: 1, shop: new}]
+in_structs:
+  source: nested
+  inputs: {orders: [{id: 1}]}
+  expect: [{s: {v: 12345678901235567.00, w: 1}}]
 in_python: {source: counted, inputs: {paid: [{shop: a}, {shop: a}]}, expect: [{shop: a, count: 2}]}
 in_malloy: {source: shops, inputs: {orders: tests/orders.csv}, expect: [{shop: a, n: 1}]}
 """
@@ -78,6 +84,7 @@ no_column: {source: paid, inputs: {orders: [{idd: 1}]}, expect: []}
 no_value: {source: paid, inputs: {orders: [{id: one}]}, expect: []}
 unread: {source: above, inputs: {by_shop: [], orders: []}, expect: []}
 no_cte: {source: by_shop, inputs: {orders: []}, ctes: {old: []}}
+no_field: {source: nested, inputs: {orders: [{id: 1}]}, expect: [{s: {v: 1, ww: 2}}]}
 python_clock: {source: counted, clock: 2024-01-31, inputs: {paid: []}, expect: []}
 """
 
@@ -93,21 +100,22 @@ def test_persist_test_checks_sources_against_made_up_rows(
     (root / "tests" / "orders.csv").write_text("shop,cents\na,1.5\nb,\n")
     right = persist("test", "--junit", "out/right.xml", cwd=root)
     assert right.returncode == 0, right.stdout
-    assert right.stdout.splitlines()[-1] == "6 tests: 6 passed"
+    assert right.stdout.splitlines()[-1] == "7 tests: 7 passed"
     suite = ElementTree.parse(root / "out" / "right.xml").getroot()
     assert {k: suite.get(k) for k in ("tests", "failures", "errors")} == {
-        "tests": "6",
+        "tests": "7",
         "failures": "0",
         "errors": "0",
     }
     (root / "tests" / "wrong.yml").write_text(WRONG)
-    wrong = persist("test", "paid", "above", "by_shop", "counted", "--json", cwd=root)
+    wrong = persist(*("test", "paid", "above", "by_shop", "counted", "nested", "--json"), cwd=root)
     assert wrong.returncode == 1
     results = {r["name"]: r for r in json.loads(wrong.stdout) if r["status"] != "passed"}
     assert {name: r["status"] for name, r in results.items()} == {
         "differs": "failed",
         **dict.fromkeys(
-            ("no_input", "no_column", "no_value", "unread", "no_cte", "python_clock"), "error"
+            ("no_input", "no_column", "no_field", "no_value", "unread", "no_cte", "python_clock"),
+            "error",
         ),
     }
     assert results["differs"]["differences"] == [
@@ -117,6 +125,7 @@ def test_persist_test_checks_sources_against_made_up_rows(
     assert errors["no_input"] == "`no_input` has no rows of `a/by_shop`"
     assert errors["unread"] == "`a/above` does not read `a/orders` in this test"
     assert errors["no_column"] == "`a/orders` has no column `idd`"
+    assert errors["no_field"] == "`s` of `a/nested` has no field `ww`"
     assert errors["no_cte"] == "`a/by_shop` has no common table expression `old`"
     assert errors["python_clock"] == "`clock` is for SQL and Malloy"
     assert "CAST_INVALID_INPUT" in errors["no_value"]
@@ -136,7 +145,7 @@ def test_persist_test_checks_sources_against_made_up_rows(
         text=True,
         timeout=180,
     )
-    assert "2 failed, 3 passed" in by_pytest.stdout, by_pytest.stdout
+    assert "2 failed, 4 passed" in by_pytest.stdout, by_pytest.stdout
     assert "tests/wrong.yml:2:1: differs\nexpect (id):\n  - (3,)\n  + (2,)" in by_pytest.stdout
     assert "`a/orders` has no column `idd`" in by_pytest.stdout
     shown = persist("test", "paid", "--exclude", "by_shop", cwd=root).stdout

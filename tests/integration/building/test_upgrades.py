@@ -17,7 +17,7 @@ from support.duckdb_engine import MakeEngine, engine_of
 from persist_assets.building.builder import Builder
 from persist_assets.building.reader import Reader
 from persist_assets.building.settled import find_settled
-from persist_assets.building.start import plan_step, start
+from persist_assets.building.start import own_entry, plan_step, start
 from persist_assets.building.strategies.deltas import unchanged
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.takeovers import in_turn, lease_names
@@ -340,7 +340,8 @@ def test_a_snapshot_found_unchanged_by_another_text_records_no_text(
     how: dict[str, Any] = {"force": False, "keys": None, "recompute_span": None}
     step = plan_step(later.observer, later.tables, source, world, **how)
     assert step.increment is not None
-    started = start(later.observer, later.tables, source, step, world)
+    before = own_entry(later.observer, source)
+    started = start(later.observer, later.tables, source, step, world, before)
     found = unchanged(Task(later.reader, started, world, "this", [], None), step.increment.base)
     assert (found.build_uid, found.as_of) == (step.increment.base.build_uid, step.as_of)
     text = later.project.text_of(source.source_id)

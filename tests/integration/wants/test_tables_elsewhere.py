@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from duckdb_engine import DuckDBEngine
 
 from persist_assets.building.builder import Builder
@@ -19,7 +20,7 @@ from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.watch import due
 from persist_assets.plugin.sensors import run_requests
-from persist_assets.wants.requests import check_want, evaluate_now
+from persist_assets.wants.requests import check_want, evaluate_now, run_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,3 +97,48 @@ def test_a_table_that_another_environment_built_is_due_until_readers_get_it(
     assert entered("dev", wanted_as("w1")) == ("requested", 1, 1)
     entered("dev", build)
     assert entered("dev", wanted_as("w2")) == ("satisfied", 0, 0)
+
+
+DAILY = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW t AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T28")
+def test_partitions_that_only_another_environment_has_are_built_and_announced(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": DAILY}, "[env.prod]\n[env.dev]\n")
+
+    def put(*days: int) -> None:
+        rows = {"day": [date(2024, 1, d) for d in days], "n": pa.array([1] * len(days), pa.int32())}
+        write_deltalake(str(root / "f"), pa.table(rows), mode="append")
+
+    def key(day: int) -> str:
+        return f"2024-01-{day:02}"
+
+    for day in range(1, 5):
+        put(day)
+    prod, dev = enter(root, "prod"), enter(root, "dev")
+    prod.build(prod.project.persisted[0], keys=[key(1)])
+    dev.build(dev.project.persisted[0])
+    put(4)
+    later = enter(root, "prod")
+    observer, ledger = later.observer, later.ledger
+    for day in (2, 4):
+        want = Want(f"w{day}", f"m/t/{key(day)}", "prod", datetime.now(UTC), source={"type": "api"})
+        ledger.wants.create([check_want(observer, want)[0]])
+    evaluation, request = evaluate_now(observer, "want")
+    assert evaluation.satisfied == ()
+    assert request is not None
+    assert {*request.partitions} == {f"m/t/{key(day)}" for day in (2, 4)}
+    assert run_request(later.anew(request), request)
+    assert {w.state for w in ledger.wants.fetch("prod")} == {"satisfied"}
+    available = {f"m/t/{key(day)}" for day in range(1, 5)}
+    assert ledger.partitions.fetch_available("prod").keys() == available
+    readers = enter(root, "prod")
+    rows = sorted(tuple(r) for r in readers.read(readers.project.persisted[0]).collect())
+    assert rows == [(date(2024, 1, d), 1 + (d == 4)) for d in range(1, 5)]

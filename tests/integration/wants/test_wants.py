@@ -385,6 +385,30 @@ def test_a_build_that_needs_a_missing_partition_waits_until_it_is_available(
     assert "p" in graph.published_names()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.proves("D17")
+def test_a_function_that_misses_available_data_is_retried_after_a_pause(
+    make_graph: Callable[..., Graph],
+) -> None:
+    graph = make_graph("--@ persist\nCREATE VIEW a AS SELECT max(n) AS n FROM f;\n")
+    (graph.root / "sources" / "p.py").write_text(
+        "from persist_assets import table\n"
+        "from persist_assets.core.errors import MissingUpstream\n"
+        "@table\n"
+        "def p(f):\n"
+        "    raise MissingUpstream(['m/a'])\n"
+    )
+    graph.want("m/a")
+    assert graph.step() is True
+    graph.want("p/p")
+    assert graph.step() is False
+    (want,) = [w for w in graph.ledger.wants.fetch("dev") if w.partition_ref == "p/p"]
+    assert (want.state, want.failures) == ("failing", 1)
+    assert want.retry_at is not None
+    assert graph.step() is None
+
+
 TAINTED = """
 --@ persist partition=daily time_column=day start="2024-01-01"
 CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from persist_assets.storage.delta_tables import read_sample
 from persist_assets.storage.files import rows_in
 
 if TYPE_CHECKING:
@@ -41,3 +42,15 @@ def test_columns_without_statistics_may_have_nulls(tmp_path: Path) -> None:
 
 def test_an_empty_directory_has_no_rows_and_no_columns_with_nulls(tmp_path: Path) -> None:
     assert rows_in(str(tmp_path)) == (0, frozenset())
+
+
+@pytest.mark.proves("K12")
+def test_a_sample_has_dates_that_python_lacks_as_texts(tmp_path: Path) -> None:
+    path = tmp_path / "1.parquet"
+    days = pa.array([9_999_999, 0], pa.date32())
+    nested = pa.array([{"d": 9_999_999}, None], pa.struct({"d": pa.date32()}))
+    pq.write_table(pa.table({"a": [1, 2], "day": days, "s": nested}), path)
+    assert read_sample([str(path)], 2) == [
+        {"a": 1, "day": "29349-01-25", "s": "…"},
+        {"a": 2, "day": "1970-01-01", "s": "…"},
+    ]
