@@ -632,7 +632,7 @@ class Builder:
             environments=self.settings.environments,
             taken=work.taken,
             asset_key=work.source.key,
-            replaces=(work.started.before, work.snapshot),
+            replaces=None if inherited else (work.started.before, work.snapshot),
         )
 
     def _announce(self, works: Iterable[PendingBuild]) -> None:

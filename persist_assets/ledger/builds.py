@@ -15,6 +15,7 @@ from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.snapshots import Build, Cost, Effort, Holding, Snapshot
 from persist_assets.ledger.collection import INTERRUPTED, forgotten, holdings, unreached
 from persist_assets.ledger.connection import in_parts
+from persist_assets.ledger.leases import require_leases
 from persist_assets.ledger.log import Part, repeated
 from persist_assets.ledger.manifests import move_entries, set_malloy
 from persist_assets.ledger.partitions import tainted_refs
@@ -29,11 +30,12 @@ from persist_assets.ledger.rows import (
     event_data,
     published,
     refuse_collected,
+    refuse_moved,
     snapshot_of,
     snapshot_values,
     update_each,
 )
-from persist_assets.ledger.tables import IS_UNDER_WAY, builds, leases, manifest_entries
+from persist_assets.ledger.tables import IS_UNDER_WAY, builds, manifest_entries
 from persist_assets.ledger.taints import keep_taints, refuse_tainted
 from persist_assets.ledger.wants import create_wants, give_up_wants, satisfy_wants
 
@@ -191,7 +193,7 @@ class Builds(Part):
             rollback changed the manifest entry. Nothing was published.
         """
         with self._write() as connection:
-            _require_entries(connection, [publication])
+            refuse_moved(connection, [(publication.build, publication.replaces)])
             self._publish(connection, publication, malloy)
 
     @repeated
@@ -210,7 +212,7 @@ class Builds(Part):
             See `publish`. None of them was published.
         """
         with self._write() as connection:
-            _require_entries(connection, publications)
+            refuse_moved(connection, [(p.build, p.replaces) for p in publications])
             for publication in publications:
                 self._publish(connection, publication, malloy, request_id=request_id)
             succeed_request(self._events, connection, request_id)
@@ -224,7 +226,7 @@ class Builds(Part):
         request_id: str | None = None,
     ) -> None:
         build, snapshot = publication.build, publication.snapshot
-        _require_leases(connection, publication.leases)
+        require_leases(connection, publication.leases)
         read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
         reused = {snapshot.build_uid} - {build.build_uid}
         refuse_collected(connection, {uid for uid in read | reused if uid})
@@ -696,37 +698,6 @@ def _latest(instant: sa.Column[Any], test: sa.ColumnElement[bool]) -> sa.Select[
     last = last.group_by(builds.c.source_id).subquery()
     is_last = sa.and_(builds.c.source_id == last.c.source_id, instant == last.c.last)
     return sa.select(builds).join(last, is_last).where(test)
-
-
-def _require_leases(connection: Connection, held: Sequence[Lease]) -> None:
-    query = sa.select(leases.c.token).where(leases.c.token.in_([lease.token for lease in held]))
-    present = {*connection.scalars(query)}
-    if lost := [lease.name for lease in held if lease.token not in present]:
-        raise ConflictError(
-            f"the lease on {lost[0]} was lost during the build",
-            hint="the build sent no heartbeat for too long; try again",
-        )
-
-
-def _require_entries(connection: Connection, publications: Sequence[Publication]) -> None:
-    """Refuse to replace a table that a promotion or a rollback published during the build."""
-    version = (builds.c.snapshot_uid, builds.c.version)
-    query = sa.select(*version).join(manifest_entries, ENTRY)
-    for publication in publications:
-        build, replaces = publication.build, publication.replaces
-        if replaces is None or not publication.moves:
-            continue
-        here = manifest_entries.c.environment == build.environment
-        row = connection.execute(query.where(here, manifest_entries.c.build_id == build.build_id))
-        entry = row.one_or_none()
-        expected = [s and (s.build_uid, s.version) for s in replaces]
-        if (entry and tuple(entry)) not in expected:
-            name = build.source_id.partition("@")[0]
-            raise ConflictError(
-                f"a promotion or rollback changed the table of `{name}` in {build.environment} "
-                "during the build",
-                hint="build again",
-            )
 
 
 def _available(connection: Connection, publication: Publication, name: str) -> list[str]:

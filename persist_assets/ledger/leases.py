@@ -19,10 +19,10 @@ from persist_assets.ledger.processes import THIS_MACHINE, is_dead
 from persist_assets.ledger.tables import leases
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from datetime import datetime
 
-    from sqlalchemy.engine import Row
+    from sqlalchemy.engine import Connection, Row
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,17 @@ class Lease:
     name: str
     token: str
     holder: str
+
+
+def require_leases(connection: Connection, held: Sequence[Lease]) -> None:
+    """Raise ConflictError if a lease is lost, so that another process may write the table."""
+    query = sa.select(leases.c.token).where(leases.c.token.in_([lease.token for lease in held]))
+    present = {*connection.scalars(query)}
+    if lost := [lease.name for lease in held if lease.token not in present]:
+        raise ConflictError(
+            f"the lease on {lost[0]} was lost during the build",
+            hint="the build sent no heartbeat for too long; try again",
+        )
 
 
 class Leases(Part):

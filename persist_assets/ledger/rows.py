@@ -30,7 +30,7 @@ from persist_assets.ledger.processes import this_process
 from persist_assets.ledger.tables import builds, manifest_entries, taints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -82,6 +82,33 @@ def refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None:
         if gone is not None:
             raise ConflictError(
                 f"{gone.table_name} version {gone.version} was collected", hint="build it again"
+            )
+
+
+def refuse_moved(
+    connection: Connection,
+    expected: Iterable[tuple[Build, Collection[Snapshot | None] | None]],
+) -> None:
+    """Raise ConflictError if a promotion or rollback changed manifest entries during builds.
+
+    Parameters
+    ----------
+    expected
+        The snapshots that the entry of each build may name; None: any.
+    """
+    query = sa.select(builds.c.snapshot_uid, builds.c.version).join(manifest_entries, ENTRY)
+    for build, snapshots in expected:
+        if snapshots is None:
+            continue
+        here = manifest_entries.c.environment == build.environment
+        one = query.where(here, manifest_entries.c.build_id == build.build_id)
+        row = connection.execute(one).one_or_none()
+        if (row and tuple(row)) not in [s and (s.build_uid, s.version) for s in snapshots]:
+            name = build.source_id.partition("@")[0]
+            raise ConflictError(
+                f"a promotion or rollback changed the table of `{name}` in {build.environment} "
+                "during the build",
+                hint="build again",
             )
 
 
