@@ -44,7 +44,7 @@ _NEW_OPTIONS = ("cursor", "reading")
 ROWS: Mapping[str, int] = {
     "all": 1,
     "sql": 4,
-    "malloy": 2,
+    "malloy": 3,
     "python": 3,
     "raw": 1,
     "merge": 1,

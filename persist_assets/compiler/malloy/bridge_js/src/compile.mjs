@@ -19,6 +19,7 @@ import {
   evaluateInlineGivens,
   resolveSuppliedGivens,
 } from '../node_modules/@malloydata/malloy/dist/model/given_binding.js';
+import {mendFilters} from './filters.mjs';
 import {rememberStages} from './memo.mjs';
 import {NESTED, SparkDialect, limitWithNullsLast} from './spark.mjs';
 import {field} from './types.mjs';
@@ -31,6 +32,7 @@ const UNCERTAIN = 'uncertain';
 const spark = new SparkDialect();
 registerDialect(spark);
 rememberStages(() => spark.mended);
+mendFilters();
 
 // Malloy decodes URLs of imports, some of them twice: what it must not decode, or take for the end
 // of a path, goes as a character that is for private use.

@@ -68,12 +68,32 @@ export function limitWithNullsLast(sql) {
   return sql.replace(NUMBERED, order => order.replace(/` \w+(?=,|$)/g, '$& NULLS LAST'));
 }
 
+/**
+ * Return SQL after a minus sign, not so close that both would begin a comment, as in `x - -1`.
+ * Other SQL stays as it is, and so do BuildIDs.
+ */
+const afterMinus = sql => (sql?.startsWith('-') ? ` ${sql}` : sql);
+
+// A number, a text, a date or a word: SQL that means the same beside any operator.
+const ATOM = /^(-?[\w.]+|(\w+ )?'([^'\\]|\\.)*')$/s;
+
+/** Put what parameters and givens stand for in brackets; Malloy does so with all other operands. */
+function bracketValues({e, kids = {}}) {
+  for (const operand of [e, ...Object.values(kids).flat()]) {
+    const isValue = operand?.node === 'parameter' || operand?.node === 'given';
+    if (isValue && !ATOM.test(operand.sql)) operand.sql = `(${operand.sql})`;
+  }
+}
+
 /** What is wrong with SQL that is not written. */
 export const NESTED = "Spark cannot run a pipeline ('->') inside a nest";
 
 /** While `mended` is false, everything is written as Malloy itself would: BuildIDs are made of it. */
 export class SparkDialect extends DatabricksDialect {
   mended = false;
+
+  // Whether the filter that is written next is one of `!~`; see `mendFilters`.
+  negates = false;
 
   // Malloy refuses the whole file where a view has such a pipeline; so only what needs it is refused.
   supportsPipelinesInViews = true;
@@ -91,9 +111,17 @@ export class SparkDialect extends DatabricksDialect {
       const listed = expr.kids.orderBy?.length && LISTED[expr.name];
       if (listed) this.write(expr, listed[expr.kids.args.length - 1]);
     }
-    if (!this.mended || (expr.node !== '/' && expr.node !== '%')) return super.exprToSQL(qi, expr);
-    const {left, right} = expr.kids;
-    return `${left.sql}${expr.node}NULLIF(${right.sql},0)`;
+    if (this.mended) bracketValues(expr);
+    if (expr.node === 'filterMatch') this.negates = this.mended && expr.notMatch === true;
+    return (this.mended && this.mendedOperator(expr)) || super.exprToSQL(qi, expr);
+  }
+
+  /** Return the SQL of an operator; undefined: it is written as Malloy does. */
+  mendedOperator({node, kids, e}) {
+    if (node === '/' || node === '%') return `${kids.left.sql}${node}NULLIF(${kids.right.sql},0)`;
+    if (node === '-') return `${kids.left.sql}-${afterMinus(kids.right.sql)}`;
+    if (node === 'unary-') return `-${afterMinus(e.sql)}`;
+    return undefined;
   }
 
   getDialectFunctions() {
@@ -158,16 +186,18 @@ export class SparkDialect extends DatabricksDialect {
   // A scale that is an INT overflows, so it is a decimal. A row whose value is NULL, filtered out,
   // say, does not count: taken for zero, beside rows of the same key that have a value, its hash
   // would be in the sum. The sum is an exact integer; read as text, it becomes the nearest double.
+  // Rows without a key count too, each value once, as in DuckDB: no key is a number without `=`.
   sqlSumDistinct(key, expression, name) {
     if (!this.mended) return super.sqlSumDistinct(key, expression, name);
     const value = `(${expression})`;
-    const hash = this.sqlSumDistinctHashedKey(key);
+    const known = `COALESCE(CONCAT('=',CAST(${key} AS STRING)),CAST(${value} AS STRING))`;
+    const hash = this.sqlSumDistinctHashedKey(known);
     const distinct = sql => `SUM(DISTINCT CASE WHEN ${value} IS NOT NULL THEN ${sql} END)`;
     const scaled = `CAST(${value}*1${'0'.repeat(DIGITS)}.0 AS DECIMAL(38,0))`;
     const sum = `${distinct(`${hash} + ${scaled}`)} - ${distinct(hash)}`;
     const double = `CAST(CONCAT(CAST(${sum} AS STRING),'E-${DIGITS}') AS DOUBLE)`;
     if (name === 'SUM') return double;
-    return `${double}/NULLIF(COUNT(DISTINCT CASE WHEN ${value} IS NOT NULL THEN ${key} END),0)`;
+    return `${double}/NULLIF(COUNT(DISTINCT CASE WHEN ${value} IS NOT NULL THEN ${known} END),0)`;
   }
 
   // NULL comes last in every order. Malloy's Databricks dialect says so only at the end of a query;
