@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.analysis.algebra import Block, Call, Out, Sort, Subquery, Window, bare_value
-from persist_assets.analysis.clock_texts import is_computed_text, special_texts_in
+from persist_assets.analysis.clock_texts import clock_texts
 from persist_assets.analysis.equivalences import (
     COMPARISONS,
     case_of,
@@ -413,9 +413,7 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
 
 
 def _value_as(binding: Binding, op: str, value: Expr, to: str) -> Expr:
-    if to.startswith(("date", "timestamp")) and (
-        special_texts_in(value) or is_computed_text(binding.types, value)
-    ):
+    if to.startswith(("date", "timestamp")) and clock_texts(binding.types, value):
         value = binding.calls.call("now", (value,))
     binding.types.collated |= "collate" in to
     return binding.calls.call(op, (value,), (to,))

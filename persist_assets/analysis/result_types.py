@@ -1,8 +1,9 @@
 """Spark's types of more expressions than `types.py` knows, for readers outside the analysis. Pure.
 
 BuildIDs and the rules of maintenance follow from `types.py`, so a type more there changes them. The
-types here only describe columns to Malloy. They are those of Spark 4.3 with the default settings of
-its SQL. The invariant is the same: a type that is not certain is None.
+types here describe columns to Malloy. Beside that, they only rule out that a text becomes a time
+(`clock_texts.py`), or that a value is a double (`deltas/exactness.py`). They are those of Spark 4.3
+with the default settings of its SQL. The invariant is the same: a type that is not certain is None.
 """
 
 from __future__ import annotations

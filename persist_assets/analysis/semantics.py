@@ -34,6 +34,7 @@ from persist_assets.analysis.functions import CLOCK, DAY_CLOCK, SESSION, VOLATIL
 from persist_assets.analysis.increments import Increments, given_growth, unknown
 from persist_assets.analysis.lineage import Lineage
 from persist_assets.analysis.normal_form import Normal, bounded, size_of
+from persist_assets.analysis.result_types import ResultTypes
 from persist_assets.analysis.scope import Unanalysable, is_certain
 from persist_assets.analysis.syntax import called, clock_texts_in, item_in_text, names_in_text
 from persist_assets.analysis.types import STORED
@@ -388,7 +389,7 @@ def _meaning(
     fold, normal = Fold(binding.types), Normal(binding)
     digests = fold.relation(normal.normal(block))
     origins = Lineage(binding.origins).columns(block)
-    texts = special_texts(binding.types, block)
+    texts = special_texts(ResultTypes(binding.types.leaves, binding.types.collated), block)
     if notes and declaration.query is not None:
         texts |= clock_texts_in(declaration.query.tree)
     lots, clock = sorted(functions & LOTS), sorted({*(functions & CLOCK), *map(repr, texts)})

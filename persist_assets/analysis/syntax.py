@@ -312,8 +312,31 @@ def clock_texts_in(tree: Any) -> set[str]:
     casts.
     """
     strings = (node for node in tree.find_all(exp.Literal) if node.is_string)
-    texts = (str(node.this) for node in strings if not isinstance(node.parent, exp.Cast))
+    texts = [str(node.this) for node in strings if not _is_cast_only(node)]
+    texts += map(_joined, tree.find_all(exp.DPipe, exp.Anonymous))
     return {text.strip().lower() for text in texts if is_special_datetime_text(text)}
+
+
+def _is_cast_only(literal: Any) -> bool:
+    """Whether a literal is cast, and as a text only to be a column: variables are cast, too."""
+    cast = literal.parent
+    if not isinstance(cast, exp.Cast):
+        return False
+    is_text = (type_name(cast.to) or "").startswith("string")
+    return not is_text or isinstance(cast.parent, exp.Select | exp.Alias)
+
+
+def _joined(node: Any) -> str:
+    """Return the text of a concatenation of literals; empty if it is none."""
+    if isinstance(node, exp.DPipe):
+        if isinstance(node.parent, exp.DPipe):
+            return ""
+    elif plain(node.name).lower() != "concat":
+        return ""
+    inside = [n for n in node.walk(bfs=False) if not isinstance(n, exp.DPipe | exp.Paren)]
+    inside = [n for n in inside if n is not node]
+    constant = all(isinstance(n, exp.Literal) for n in inside)
+    return "".join(str(n.this) for n in inside) if constant else ""
 
 
 def first_place(path: str, nodes: Iterable[Any]) -> Location:

@@ -273,7 +273,7 @@ MUTATIONS = (
     _deltas(
         "a value that all rows share does not depend on the order of rows",
         "relations.py",
-        "        check_exact(subquery.block, types)",
+        "        check_exact(subquery.block, types, compared=True)",
         "        pass",
     ),
     _deltas(
@@ -769,6 +769,12 @@ MUTATIONS = (
         "",
     ),
     _deltas(
+        "the largest of 0.0 and -0.0 depends on the order of rows",
+        "exactness.py",
+        "return not is_loose(_type_of(args[0], types)) or is_exact_number(args[0], types)",
+        "return True",
+    ),
+    _deltas(
         "frames of rows depend on ties",
         "exactness.py",
         'by_rows = bool(frame) and frame[0] == "rows"',
@@ -777,7 +783,7 @@ MUTATIONS = (
     _deltas(
         "values below other nodes must be exact",
         "keys.py",
-        "        exact.of_rows(keyed.rows)\n        and exact.of_exprs(keyed.exprs)\n        and",
+        "        exact.of_rows(keyed.rows)\n        and exact.of_exprs(keyed.exprs, compared=True)\n        and",
         "",
     ),
     _deltas(
@@ -912,16 +918,23 @@ MUTATIONS = (
     Mutation(
         "a tainted partition is not announced by a build that reuses its table",
         "ledger/builds.py",
-        "return [ref for ref in publication.refs if ref not in tainted]",
-        "return [*publication.refs]",
+        "return [ref for ref in all_refs if ref not in tainted]",
+        "return [*all_refs]",
         LEDGER,
     ),
     Mutation(
         "a build whose kept rows are tainted meanwhile is refused",
         "ledger/builds.py",
-        "if tainted and not reuses_partitions:",
+        "if not tainted.isdisjoint(publication.refs) and not reuses_partitions:",
         "if False:",
         LEDGER,
+    ),
+    Mutation(
+        "a build does not undo a promotion or rollback",
+        "ledger/rows.py",
+        "if snapshots is None:",
+        "if True:",
+        ("tests/integration/building/test_promoted_meanwhile.py",),
     ),
     Mutation(
         "a tainted partition is not announced by a promotion",

@@ -25,8 +25,11 @@ from persist_assets.analysis.algebra import (
     Window,
     walk,
 )
+from persist_assets.analysis.equivalences import COMPARISONS
 from persist_assets.analysis.functions import AGGREGATES, INTEGRAL
+from persist_assets.analysis.result_types import ResultTypes
 from persist_assets.core.model.deltas import NoRule
+from persist_assets.core.spark_types import is_loose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,14 +40,19 @@ if TYPE_CHECKING:
 
 _ALWAYS = frozenset(
     """
-    count count_if min max bool_and bool_or bit_and bit_or bit_xor approx_count_distinct grouping
+    count count_if bool_and bool_or bit_and bit_or bit_xor approx_count_distinct grouping
     grouping_id rank dense_rank percent_rank cume_dist
     """.split()
 )
+_EXTREMES = frozenset(("min", "max"))
 _IF_NOT_FLOAT = frozenset(("sum", "avg"))
 _KEEP_FLOATS_OUT = frozenset(
     "+ - * div mod pmod negative abs coalesce greatest least nullif round".split()
 )
+
+
+_HIDE_ZEROS = frozenset("+ - * coalesce".split())
+"""Their results are equal, though not identical, for 0.0 and -0.0."""
 
 
 class Exactness:
@@ -75,8 +83,9 @@ class Exactness:
         """Return the error that names the first value or row that is not exact."""
         return self._refusal or NoRule("of values that depend on the order of rows")
 
-    def _is_exact(self, expr: Expr, part: Window | Aggregate) -> bool:
+    def _is_exact(self, expr: Expr, part: Window | Aggregate, *, compared: bool) -> bool:
         exact = is_exact(expr, self._types, rounds=self._rounds)
+        exact = exact or (compared and _is_extreme(expr))
         exact = exact or any(part is one for one in self._complete)
         if not exact and self._refusal is None:
             self._refusal = NoRule(f"of {_in_words(expr)}", part.place, part)
@@ -89,7 +98,11 @@ class Exactness:
 
     def of_query(self, block: Block) -> bool:
         """Whether all rows and columns of a query are exact."""
-        return self.of_rows(block) and self.of_exprs(o.expr for o in block.columns)
+        # The rules themselves compare the value of a subquery that is shown, by its text.
+        return self.of_rows(block) and all(
+            self._of_expr(o.expr, any(isinstance(e, Subquery) for e in walk(o.expr)))
+            for o in block.columns
+        )
 
     def of_rows(self, block: Block) -> bool:
         """Whether a Block has the same rows whenever it is computed, whatever their values."""
@@ -101,41 +114,52 @@ class Exactness:
             ) and self.of_exprs(block.conjuncts)
         return self._rows[id(block)]
 
-    def of_exprs(self, exprs: Iterable[Expr]) -> bool:
-        """Whether expressions over Blocks that `of_rows` or `learn` has seen are exact."""
-        return all(map(self._of_expr, exprs))
+    def of_exprs(self, exprs: Iterable[Expr], *, compared: bool = False) -> bool:
+        """Whether expressions over Blocks that `of_rows` or `learn` has seen are exact.
 
-    def _of_expr(self, expr: Expr) -> bool:
+        Parameters
+        ----------
+        compared
+            They are only compared with other values: equal ones need not be identical.
+        """
+        return all(self._of_expr(e, compared) for e in exprs)
+
+    def _of_expr(self, expr: Expr, compared: bool) -> bool:
         match expr:
             case Ref(instance, column):
                 node = self._leaves.get(instance)
-                return node is not None and self._of_column(node, column)
-            case Call(_, args):
-                return self.of_exprs(args)
-            case Subquery(block=block, args=args):
-                return self.of_query(block) and self.of_exprs(args)
+                return node is not None and self._of_column(node, column, compared)
+            case Call(op, args, words):
+                hides = op in _HIDE_ZEROS or (op in ("cast", "try_cast") and words[0] == "double")
+                compared = op in COMPARISONS or (compared and hides)
+                return self.of_exprs(args, compared=compared)
+            case Subquery(kind, block=block, args=args):
+                compared = kind == "in" or (kind == "scalar" and compared)
+                exprs = (*(o.expr for o in block.columns), *args)
+                return self.of_rows(block) and self.of_exprs(exprs, compared=compared)
             case Window(function, partition, order):
                 args = function.args if isinstance(function, Call) else ()
                 inside = (*args, *partition, *(s.by for s in order))
-                return self._is_exact(expr, expr) and self.of_exprs(inside)
+                return self._is_exact(expr, expr, compared=compared) and self.of_exprs(inside)
 
-    def _of_column(self, node: Node, column: int) -> bool:
+    def _of_column(self, node: Node, column: int, compared: bool) -> bool:
         match node:
             case Given():
                 return True
             case Derived(block):
-                return self.of_exprs([block.columns[column].expr])
+                return self.of_exprs([block.columns[column].expr], compared=compared)
             case Aggregate(_, keys, aggregates):
                 if column < len(keys):
                     return True  # otherwise its rows are not exact
                 call = aggregates[column - len(keys)]
                 args = call.args if isinstance(call, Call) else ()
-                return self._is_exact(call, node) and self.of_exprs(args)
+                return self._is_exact(call, node, compared=compared) and self.of_exprs(args)
             case Outer(_, left, right):
                 columns = (*left.columns, *right.columns)
-                return self.of_exprs([columns[column].expr])
+                return self.of_exprs([columns[column].expr], compared=compared)
             case SetOperation(_, branches):
-                return self.of_exprs(b.columns[column].expr for b in branches)
+                exprs = (b.columns[column].expr for b in branches)
+                return self.of_exprs(exprs, compared=compared)
             case Generate(call):
                 return self.of_exprs([call])
             case Values():
@@ -150,7 +174,8 @@ class Exactness:
             case Derived(block):
                 return self.of_rows(block)
             case Aggregate(rows, keys):
-                return self.of_rows(rows) and self.of_exprs(keys)
+                # Spark groups -0.0 with 0.0, and shows 0.0.
+                return self.of_rows(rows) and self.of_exprs(keys, compared=True)
             case Outer(_, left, right, on):
                 return self.of_rows(left) and self.of_rows(right) and self.of_exprs(on)
             case SetOperation("union all", branches):
@@ -166,8 +191,8 @@ class Exactness:
                 return False
 
 
-def check_exact(block: Block, types: Types) -> None:
-    """Check that all rows and columns of a query are exact.
+def check_exact(block: Block, types: Types, *, compared: bool = False) -> None:
+    """Check that all rows and columns of a query are exact, or equal ones if they are `compared`.
 
     Raises
     ------
@@ -175,7 +200,8 @@ def check_exact(block: Block, types: Types) -> None:
         Some are not.
     """
     exact = Exactness(types)
-    if not exact.of_query(block):
+    columns = (o.expr for o in block.columns)
+    if not (exact.of_rows(block) and exact.of_exprs(columns, compared=compared)):
         raise exact.refusal()
 
 
@@ -210,14 +236,26 @@ def is_exact(expr: Expr, types: Types, *, rounds: bool = False) -> bool:
             return is_known and is_exact(function, types, rounds=rounds)
         case Call(op) if op in _ALWAYS:
             return True
-        case Call(op) if op in _IF_NOT_FLOAT and rounds:
+        case Call(op) if op in _IF_NOT_FLOAT | _EXTREMES and rounds:
             return True
+        case Call(op, args) if op in _EXTREMES:
+            # Of values that are equal and differ, as 0.0 and -0.0, it is the first or the last one.
+            return not is_loose(_type_of(args[0], types)) or is_exact_number(args[0], types)
         case Call(op, args) if op in _IF_NOT_FLOAT:
             # The average of integers is a sum of doubles, divided.
             kind = types.of(args[0])
             return is_exact_number(args[0], types) and (op == "sum" or kind not in INTEGRAL)
         case _:
             return False
+
+
+def _is_extreme(expr: Expr) -> bool:
+    function = expr.function if isinstance(expr, Window) else expr
+    return isinstance(function, Call) and function.op in _EXTREMES
+
+
+def _type_of(expr: Expr, types: Types) -> str | None:
+    return types.of(expr) or ResultTypes(types.leaves, types.collated).of(expr)
 
 
 def is_exact_number(expr: Expr, types: Types) -> bool:

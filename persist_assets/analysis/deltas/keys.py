@@ -94,7 +94,7 @@ def _obstacle(query: Staged, keyed: Keyed, relations: Relations) -> NoRule | Non
     subqueries = (s for s in outermost(shown, Subquery) if relations.is_changed(s.block))
     if not (
         exact.of_rows(keyed.rows)
-        and exact.of_exprs(keyed.exprs)
+        and exact.of_exprs(keyed.exprs, compared=True)
         and all(_finds_exactly(s, exact) for s in subqueries)
     ):
         return exact.refusal()

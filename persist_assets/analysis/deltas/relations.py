@@ -116,7 +116,7 @@ class Relations:
         NoRule
             Its value depends on the order of rows, or cannot be compared.
         """
-        check_exact(subquery.block, types)
+        check_exact(subquery.block, types, compared=True)
         is_scalar = subquery.kind == "scalar"
         kind = types.of(subquery.block.columns[0].expr) if is_scalar else "boolean"
         if kind is not None and re.search(r"\b(map|variant)\b", kind.lower()):
