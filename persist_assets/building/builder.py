@@ -37,6 +37,7 @@ from persist_assets.building.stages import Computed, PendingBuild, Started
 from persist_assets.building.start import (
     check_started,
     is_inherited,
+    is_unmoved,
     own_entry,
     plan_step,
     start,
@@ -480,7 +481,7 @@ class Builder:
             self.ledger.builds.is_under_way(work.build)
             and self.observer.inputs(work.source) == work.started.inputs
             and (not work.source.keeps_history or self._is_last(work))
-            and own_entry(self.observer, work.source) in (work.started.before, work.snapshot)
+            and is_unmoved(self.observer, work)
             and self.observer.is_readable(work.snapshot, is_whole)
         )
 

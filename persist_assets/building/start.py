@@ -312,6 +312,16 @@ def own_entry(observer: Observer, source: Source) -> Snapshot | None:
     return observer.ledger.manifests.find_snapshot(observer.settings.environment, source.build_id)
 
 
+def is_unmoved(observer: Observer, work: PendingBuild) -> bool:
+    """Whether the manifest entry names what it did when a build started, or the build's result.
+
+    Another source of the run with the same BuildID may have published this result.
+    """
+    snapshots = own_entry(observer, work.source), work.started.before, work.snapshot
+    now, *expected = (s and (s.build_uid, s.version) for s in snapshots)
+    return now in expected
+
+
 def is_inherited(observer: Observer, work: PendingBuild) -> bool:
     """Whether readers of the environment already see a snapshot of an environment it reads.
 

@@ -575,8 +575,31 @@ def _row(side: str, cells: Sequence[str]) -> str:
 def _sampled(frame: DataFrame, order: Sequence[str], n: int) -> list[Any]:
     """Return the first rows of each kind, at most `n` each."""
     rank = f"row_number() OVER (PARTITION BY kind ORDER BY {', '.join(order)}) AS rank"
-    ranked = frame.selectExpr("*", rank).where(f"rank <= {n}").orderBy("kind", "rank")
-    return ranked.drop("rank").collect()
+    ranked = frame.selectExpr("*", rank).where(f"rank <= {n}").orderBy("kind", "rank").drop("rank")
+    try:
+        return ranked.collect()
+    except (OverflowError, ValueError):  # Python has no years before 1 or after 9999
+        cells = (ranked[f.name].cast(_with_texts(f.dataType)) for f in ranked.schema.fields)
+        return ranked.select(
+            *(c.alias(n) for c, n in zip(cells, ranked.columns, strict=True))
+        ).collect()
+
+
+def _with_texts(kind: Any) -> Any:
+    """Return a type with texts in place of dates and timestamps."""
+    from pyspark.sql import types as T
+
+    match kind:
+        case T.DateType() | T.TimestampType() | T.TimestampNTZType():
+            return T.StringType()
+        case T.ArrayType(elementType=of):
+            return T.ArrayType(_with_texts(of))
+        case T.MapType(keyType=key, valueType=value):
+            return T.MapType(_with_texts(key), _with_texts(value))
+        case T.StructType(fields=fields):
+            return T.StructType([T.StructField(f.name, _with_texts(f.dataType)) for f in fields])
+        case _:
+            return kind
 
 
 def _refuse_several(side: DataFrame, keys: Sequence[_Column], name: str) -> None:

@@ -105,7 +105,8 @@ def test_sources_of_one_run_with_the_same_rows_are_no_conflict(root: Path, enter
     put(root, 10)
     run = enter(root, "prod")
     parked = [run.park(named(run, name)) for name in ("p", "twin")]
-    for one in parked:
+    for one in reversed(parked):
         with run.resume(one) as work:
+            assert work is one
             run.publish(work)
     assert rows(enter(root, "prod")) == [2, 11]
