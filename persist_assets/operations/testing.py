@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from persist_assets.core.errors import (
     ConflictError,
     NotFoundError,
     PersistError,
+    SettingsError,
     did_you_mean,
 )
 from persist_assets.core.model.columns import Column
@@ -256,6 +258,7 @@ class _Run:
             frame = _shaped(frame, columns, self._source.key)
         else:
             types = {n: k for n, k in kinds.items() if n.lower() in named} or kinds
+            _check_digits(expected, types)
             frame = self._typed(expected, types, self._source.key)
         items = [*map(quote, types)]
         with translated(f"computing `{self._source.name}`"):
@@ -349,6 +352,32 @@ def _json(value: Any) -> str:
     return json.dumps(value)
 
 
+def _check_digits(rows: Rows, types: Mapping[str, str]) -> None:
+    """Check that decimals have no more digits than their columns; Spark would round them.
+
+    Raises
+    ------
+    SettingsError
+        One has.
+    """
+    scales = {
+        name.lower(): (kind, int(kind.rstrip(")").partition(",")[2]))
+        for name, kind in types.items()
+        if kind.startswith("decimal(")
+    }
+    for row in rows.values:
+        for name, value in row.items():
+            if not isinstance(value, Number) or name.lower() not in scales:
+                continue
+            kind, scale = scales[name.lower()]
+            exponent = Decimal(value.text).normalize().as_tuple().exponent
+            if isinstance(exponent, int) and -exponent > scale:
+                raise SettingsError(
+                    f"`{name}` can never be {value.text}: its type is {kind.upper()}",
+                    hint="write no more digits after the point than the type has",
+                )
+
+
 def _check_fields(value: Any, kind: str, label: str) -> None:
     """Check that a nested value has no fields that its type lacks; Spark would ignore them.
 
@@ -421,7 +450,7 @@ def minus(rows: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) ->
 def _comparable(value: Any) -> Any:
     """Return a value that is equal to those that a test takes for the same, and can be hashed."""
     if isinstance(value, float):
-        return "NaN" if math.isnan(value) else f"{value:.12g}"
+        return "NaN" if math.isnan(value) else f"{value + 0.0:.12g}"  # -0.0 equals 0.0
     if isinstance(value, datetime):
         return value, value.fold  # Spark returns local times; one hour a year occurs twice
     if isinstance(value, dict):

@@ -84,6 +84,7 @@ no_column: {source: paid, inputs: {orders: [{idd: 1}]}, expect: []}
 no_value: {source: paid, inputs: {orders: [{id: one}]}, expect: []}
 unread: {source: above, inputs: {by_shop: [], orders: []}, expect: []}
 no_cte: {source: by_shop, inputs: {orders: []}, ctes: {old: []}}
+no_digits: {source: by_shop, inputs: {orders: []}, expect: [{total: 1.10149}]}
 no_field: {source: nested, inputs: {orders: [{id: 1}]}, expect: [{s: {v: 1, ww: 2}}]}
 python_clock: {source: counted, clock: 2024-01-31, inputs: {paid: []}, expect: []}
 """
@@ -114,7 +115,16 @@ def test_persist_test_checks_sources_against_made_up_rows(
     assert {name: r["status"] for name, r in results.items()} == {
         "differs": "failed",
         **dict.fromkeys(
-            ("no_input", "no_column", "no_field", "no_value", "unread", "no_cte", "python_clock"),
+            (
+                "no_input",
+                "no_column",
+                "no_field",
+                "no_digits",
+                "no_value",
+                "unread",
+                "no_cte",
+                "python_clock",
+            ),
             "error",
         ),
     }
@@ -126,6 +136,7 @@ def test_persist_test_checks_sources_against_made_up_rows(
     assert errors["unread"] == "`a/above` does not read `a/orders` in this test"
     assert errors["no_column"] == "`a/orders` has no column `idd`"
     assert errors["no_field"] == "`s` of `a/nested` has no field `ww`"
+    assert errors["no_digits"].startswith("`total` can never be 1.10149: its type is DECIMAL(")
     assert errors["no_cte"] == "`a/by_shop` has no common table expression `old`"
     assert errors["python_clock"] == "`clock` is for SQL and Malloy"
     assert "CAST_INVALID_INPUT" in errors["no_value"]

@@ -141,6 +141,7 @@ def test_a_project_without_tests_has_none(tmp_path: Path) -> None:
         ([(0.1 + 0.2,)], [(0.3,)], []),
         ([(float("nan"),)], [(float("nan"),)], []),
         ([(1.0001,)], [(1.0,)], [(1.0001,)]),
+        ([(0.0, {"a": -0.0})], [(-0.0, {"a": 0.0})], []),
         ([(Decimal("1.50"),)], [(Decimal("1.5"),)], []),
         ([(Decimal(10**38 - 1),)], [(Decimal(10**38 - 2),)], [(Decimal(10**38 - 1),)]),
         ([(TWICE,)], [(TWICE.replace(fold=1),)], [(TWICE,)]),
