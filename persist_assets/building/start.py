@@ -18,6 +18,7 @@ from persist_assets.planning.age import unchecked
 from persist_assets.planning.inputs import inputs
 from persist_assets.planning.maintenance import is_forbidden, refusal
 from persist_assets.planning.planner import plan
+from persist_assets.planning.promotion import is_read
 from persist_assets.planning.reach import lacking
 from persist_assets.planning.reasons import missing_in_words
 from persist_assets.planning.world import UNVERSIONED
@@ -149,7 +150,9 @@ def _kept_refs(
 ) -> tuple[PartitionRef, ...]:
     """Return the partitions of another environment's table that readers get besides new ones."""
     base = step.base
-    if base is None or step.partitions is None or base == world.manifest.get(source.build_id):
+    if base is None or step.partitions is None:
+        return ()
+    if is_read(source.build_id, base, world.manifest):
         return ()
     order = world.keys[source.source_id]
     present = filled_keys(order, step.partitions.filled)

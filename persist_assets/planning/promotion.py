@@ -135,10 +135,13 @@ def is_due(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
 
 def is_elsewhere(step: Step, manifest: Mapping[BuildID, Snapshot]) -> bool:
     """Whether a build would reuse another environment's snapshot, which readers do not get yet."""
-    if step.snapshot is None:
-        return False
-    present = manifest.get(step.build_id)
-    return present is None or present.build_uid != step.snapshot.build_uid
+    return step.snapshot is not None and not is_read(step.build_id, step.snapshot, manifest)
+
+
+def is_read(build_id: BuildID, snapshot: Snapshot, manifest: Mapping[BuildID, Snapshot]) -> bool:
+    """Whether readers of a BuildID get a snapshot, and not one that only others read."""
+    present = manifest.get(build_id)
+    return present is not None and present.build_uid == snapshot.build_uid
 
 
 def _inconsistent(

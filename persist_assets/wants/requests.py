@@ -43,7 +43,7 @@ from persist_assets.core.wants import (
 )
 from persist_assets.ledger.taints import Taint
 from persist_assets.planning.inputs import CONTENT, rows_version
-from persist_assets.planning.promotion import is_due
+from persist_assets.planning.promotion import is_due, is_read
 from persist_assets.planning.reach import reached_by, with_needed
 from persist_assets.planning.takeovers import with_takeovers
 from persist_assets.planning.world import is_history, older_code
@@ -215,8 +215,8 @@ def _find_current(observer: Observer, places: Mapping[PartitionRef, Place]) -> s
         step = steps[place.source.source_id]
         to_build = is_due(step, manifest)
         if step.action == "build" and place.key is not None and step.keys is not None:
-            is_read = step.base is None or step.base == manifest.get(step.build_id)
-            to_build = place.key in step.keys or not is_read
+            has_base = step.base is None or is_read(step.build_id, step.base, manifest)
+            to_build = place.key in step.keys or not has_base
         if not to_build:
             current.add(ref)
     return current
