@@ -90,6 +90,7 @@ def served(make_shared_project: Callable[..., Path]) -> Iterator[tuple[Path, str
             process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def stale(url: str) -> dict[str, str]:
