@@ -20,7 +20,13 @@ from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.analysis.scope import Unanalysable
 from persist_assets.analysis.types import Types
 from persist_assets.core.languages import REFERENCE
-from persist_assets.core.spark_types import UnknownTypeError, field_name, fields_of, parse_type
+from persist_assets.core.spark_types import (
+    UnknownTypeError,
+    field_name,
+    fields_of,
+    inner_types,
+    parse_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,6 +73,11 @@ def _table(names: tuple[str, ...] | None, kinds: Kinds) -> Given:
 class ResultTypes(Types):
     """Types of columns and of expressions over them, as `RULES` say."""
 
+    @classmethod
+    def over(cls, types: Types) -> ResultTypes:
+        """Return these rules for the same relations."""
+        return cls(types.leaves, types.collated)
+
     def _of(self, expr: Expr) -> str | None:
         kind = Types._of(self, expr)
         return _plain(kind) if isinstance(expr, Ref) else kind
@@ -106,7 +117,6 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _FLOATS = ("float", "double")
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _ATOMIC = frozenset((*INTEGRAL, *_FLOATS, *_TIMES, "boolean", "string"))
-_WORD = re.compile(r"`(?:[^`]|``)*`|.")
 
 
 def _decimal(kind: str | None) -> tuple[int, int] | None:
@@ -118,26 +128,12 @@ def _is_number(kind: str | None) -> bool:
     return kind in INTEGRAL or kind in _FLOATS or _decimal(kind) is not None
 
 
-def _inner(kind: str | None, of: str) -> list[str]:
-    """Return the types between the angle brackets of an array or a map, or nothing."""
-    if kind is None or not kind.startswith(f"{of}<"):
-        return []
-    parts, depth = [""], 0
-    for word in _WORD.findall(kind[len(of) + 1 : -1]):
-        depth += (word in "<(") - (word in ">)")
-        if word == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += word
-    return [part.strip() for part in parts]
-
-
 def _element(kind: str | None) -> str | None:
-    return next(iter(_inner(kind, "array")), None)
+    return next(iter(inner_types(kind, "array")), None)
 
 
 def _entry(kind: str | None, number: int) -> str | None:
-    parts = _inner(kind, "map")
+    parts = inner_types(kind, "map")
     return parts[number] if len(parts) == 2 else None
 
 

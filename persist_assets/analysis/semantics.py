@@ -389,7 +389,7 @@ def _meaning(
     fold, normal = Fold(binding.types), Normal(binding)
     digests = fold.relation(normal.normal(block))
     origins = Lineage(binding.origins).columns(block)
-    texts = special_texts(ResultTypes(binding.types.leaves, binding.types.collated), block)
+    texts = special_texts(ResultTypes.over(binding.types), block)
     if notes and declaration.query is not None:
         texts |= clock_texts_in(declaration.query.tree)
     lots, clock = sorted(functions & LOTS), sorted({*(functions & CLOCK), *map(repr, texts)})

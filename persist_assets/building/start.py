@@ -108,7 +108,6 @@ def start(
         is_read = step.base is None or stays_of == world.manifest.get(source.build_id)
         kept_rows = Kept(stays_of.build_uid, stays, own=is_read)
     row_inputs = inputs(observer.project, source, world) or ()
-    refs = _refs(observer, source, step, world)
     return Started(
         source=source,
         step=step,
@@ -120,8 +119,8 @@ def start(
         kept_rows=kept_rows,
         is_within=base is not None,
         origin=origin_of(observer.project, source, world, step, row_inputs),
-        refs=refs,
-        kept_refs=_kept_refs(observer, source, step, world, refs),
+        refs=_refs(observer, source, step, world),
+        kept_refs=_kept_refs(observer, source, step, world),
     )
 
 
@@ -146,19 +145,18 @@ def _refs(observer: Observer, source: Source, step: Step, world: World) -> tuple
 
 
 def _kept_refs(
-    observer: Observer, source: Source, step: Step, world: World, refs: Collection[PartitionRef]
+    observer: Observer, source: Source, step: Step, world: World
 ) -> tuple[PartitionRef, ...]:
     """Return the partitions of another environment's table that readers get besides new ones."""
-    base = step.base
-    if base is None or step.partitions is None:
+    if step.base is None or step.snapshot is not None or step.partitions is None:
         return ()
-    if is_read(source.build_id, base, world.manifest):
+    if is_read(source.build_id, step.base, world.manifest):
         return ()
     order = world.keys[source.source_id]
-    present = filled_keys(order, step.partitions.filled)
-    kept = [r for key in order if key in present and (r := ref_of(source.key, key)) not in refs]
-    known = observer.ledger.partitions.fetch_available(observer.settings.environment, refs=kept)
-    return tuple(ref for ref in kept if ref not in known)
+    kept_keys = filled_keys(order, step.partitions.filled) - {*(step.keys or ())}
+    refs = [ref_of(source.key, key) for key in order if key in kept_keys]
+    known = observer.ledger.partitions.fetch_available(observer.settings.environment, refs=refs)
+    return tuple(ref for ref in refs if ref not in known)
 
 
 def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple[Want, ...]:

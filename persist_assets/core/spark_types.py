@@ -209,6 +209,29 @@ def fields_of(struct: str) -> list[tuple[str, str]]:
     return fields
 
 
+_QUOTED_OR_SIGN = re.compile(r"`(?:[^`]|``)*`|.")
+
+
+def inner_types(kind: str | None, of: str) -> list[str]:
+    """Return the types between the angle brackets of an array or a map, or nothing.
+
+    Examples
+    --------
+    >>> inner_types("map<string,decimal(20,2)>", "map"), inner_types("int", "map")
+    (['string', 'decimal(20,2)'], [])
+    """
+    if kind is None or not kind.startswith(f"{of}<"):
+        return []
+    parts, depth = [""], 0
+    for word in _QUOTED_OR_SIGN.findall(kind[len(of) + 1 : -1]):
+        depth += (word in "<(") - (word in ">)")
+        if word == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += word
+    return [part.strip() for part in parts]
+
+
 def type_hint(text: str) -> str | None:
     """Return the type that was probably meant by an unknown one."""
     word = re.split(r"\W", text.strip().lower(), maxsplit=1)[0]

@@ -24,7 +24,7 @@ from persist_assets.core.errors import (
     did_you_mean,
 )
 from persist_assets.core.model.columns import Column
-from persist_assets.core.spark_types import UnknownTypeError, fields_of
+from persist_assets.core.spark_types import UnknownTypeError, fields_of, inner_types
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
 from persist_assets.operations.cases import Case, Number, Rows
@@ -392,8 +392,9 @@ def _check_fields(value: Any, kind: str, label: str) -> None:
             _check_fields(item, kind[len("array<") : -1], label)
     elif isinstance(value, dict) and kind.startswith("map<"):
         entries: dict[Any, Any] = value
+        _, of_values = inner_types(kind, "map")
         for item in entries.values():
-            _check_fields(item, _value_type(kind), label)
+            _check_fields(item, of_values, label)
     elif isinstance(value, dict) and kind.startswith("struct<"):
         members: dict[Any, Any] = value
         try:
@@ -412,17 +413,6 @@ def _parsed(column: str, kind: str) -> str:
     if kind.startswith(("array", "map", "struct")):
         return f"from_json({column}, '{kind}', map('mode', 'FAILFAST')) AS {column}"
     return f"CAST({column} AS {kind}) AS {column}"
-
-
-def _value_type(kind: str) -> str:
-    """Return the type of the values of a map type."""
-    depth = 0
-    inner = kind[len("map<") : -1]
-    for at, char in enumerate(inner):
-        depth += (char in "<(") - (char in ">)")
-        if char == "," and not depth:
-            return inner[at + 1 :]
-    return ""
 
 
 def _guess(rows: Rows, column: str) -> str:

@@ -255,7 +255,7 @@ def _is_extreme(expr: Expr) -> bool:
 
 
 def _type_of(expr: Expr, types: Types) -> str | None:
-    return types.of(expr) or ResultTypes(types.leaves, types.collated).of(expr)
+    return types.of(expr) or ResultTypes.over(types).of(expr)
 
 
 def is_exact_number(expr: Expr, types: Types) -> bool:

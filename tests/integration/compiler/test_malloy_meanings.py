@@ -39,7 +39,7 @@ source: p(three::number is 1 + 2, low::boolean is 1 = 2 or 2 = 2, lo::number is 
 }
 """
 
-# Expressions, each with one of the same meaning, of which Malloy's own SQL is right.
+# Expressions. Each has an equivalent that Malloy translates correctly.
 MINUS = {
     "id - -2": "id + 2",
     "- -id": "id",
@@ -106,8 +106,7 @@ QUARTERS = {
     "d ~ f'2024-Q3 to 2024-Q4'": "d >= @2024-07-01 and d < @2024-10-01",
     "d ~ f'2024-Q4'": "d >= @2024-10-01 and d < @2025-01-01",
 }
-BOTH |= QUARTERS
-PAIRS = {"minus": MINUS, "values": VALUES, "not like": NOT_LIKE, "both": BOTH}
+PAIRS = {"minus": MINUS, "values": VALUES, "not like": NOT_LIKE, "both": BOTH | QUARTERS}
 
 
 def compiled(selected: Mapping[str, str]) -> str:
@@ -127,11 +126,11 @@ def test_expressions_have_the_values_that_they_mean_in_spark(spark: Any, title: 
     pairs = list(PAIRS[title].items())
     selected = {f"c{n}_{which}": pair[which] for n, pair in enumerate(pairs) for which in (0, 1)}
     spark.sql(ROWS).createOrReplaceTempView("t")
-    found = spark.sql(compiled(selected)).toArrow()
-    assert (found.num_rows, found.num_columns) == (9, 2 * len(pairs))
+    table = spark.sql(compiled(selected)).toArrow()
+    assert (table.num_rows, table.num_columns) == (9, 2 * len(pairs))
     for n, (expression, same) in enumerate(pairs):
-        values = [found[f"c{n}_{which}"].to_pylist() for which in (0, 1)]
-        # Where a filter is no answer, as for NULL, a row is left out too.
+        values = [table[f"c{n}_{which}"].to_pylist() for which in (0, 1)]
+        # A WHERE clause drops rows whose condition is NULL, as if it were false.
         known = [[bool(v) if title == "both" else v for v in column] for column in values]
         assert known[0] == known[1], f"{expression}, {same}"
     spark.catalog.dropTempView("t")

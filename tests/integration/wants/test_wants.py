@@ -349,6 +349,17 @@ def append(graph: Graph, day: int, n: int) -> None:
     write_deltalake(str(graph.root / "f"), table, mode="append")
 
 
+def write_function(graph: Graph, body: str) -> None:
+    """Write the source `p`, a function of the raw table."""
+    head = (
+        "from persist_assets import table\n"
+        "from persist_assets.core.errors import MissingUpstream\n"
+        "@table\n"
+        "def p(f):\n"
+    )
+    (graph.root / "sources" / "p.py").write_text(head + body)
+
+
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("D38")
 @pytest.mark.parametrize("needed", ["m/a", "users:data/users"])
@@ -356,14 +367,11 @@ def test_a_build_that_needs_a_missing_partition_waits_until_it_is_available(
     make_graph: Callable[..., Graph], needed: str
 ) -> None:
     graph = make_graph("--@ persist\nCREATE VIEW a AS SELECT max(n) AS n FROM f;\n")
-    (graph.root / "sources" / "p.py").write_text(
-        "from persist_assets import table\n"
-        "from persist_assets.core.errors import MissingUpstream\n"
-        "@table\n"
-        "def p(f):\n"
+    write_function(
+        graph,
         "    if f.filter('n > 9').isEmpty():\n"
         f"        raise MissingUpstream(['{needed}'])\n"
-        "    return f\n"
+        "    return f\n",
     )
     graph.want("p/p")
     assert graph.step() is False
@@ -392,13 +400,7 @@ def test_a_function_that_misses_available_data_is_retried_after_a_pause(
     make_graph: Callable[..., Graph],
 ) -> None:
     graph = make_graph("--@ persist\nCREATE VIEW a AS SELECT max(n) AS n FROM f;\n")
-    (graph.root / "sources" / "p.py").write_text(
-        "from persist_assets import table\n"
-        "from persist_assets.core.errors import MissingUpstream\n"
-        "@table\n"
-        "def p(f):\n"
-        "    raise MissingUpstream(['m/a'])\n"
-    )
+    write_function(graph, "    raise MissingUpstream(['m/a'])\n")
     graph.want("m/a")
     assert graph.step() is True
     graph.want("p/p")
